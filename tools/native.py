@@ -31,9 +31,19 @@ OBJECTS = ROOT / "build/native"
 # No errno and traps, no signed zeros, multiplications and additions fused: vectors need the first, speed the others.
 # Infinities and NaN keep their meaning.
 FLAGS = (
-    "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-warning-option",
-)  # fmt: skip
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-ffp-contract=fast",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+    "-Wno-unknown-warning-option",
+)
 # Orders break ties by sums of logarithms: unfused, they are the same on every processor.
 OWN_FLAGS = {"orders": ("-ffp-contract=off",)}
 # Little optimised: watched code takes many times as long to compile, and minutes at -O3.

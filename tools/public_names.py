@@ -126,7 +126,7 @@ def faults(name: str, value: Any, given: dict[str, Any]) -> list[str]:
     if not examples.examples:
         return [*out, "has no example"]
     failures: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         runner.run(examples, out=failures.append)

@@ -38,7 +38,7 @@ def train(x: torch.Tensor, y: torch.Tensor, chained: bool) -> tuple[torch.nn.Mod
 def main(folder: Path) -> dict[str, float]:
     rng = torch.Generator().manual_seed(0)
     (x, y), (x_test, y_test) = sample(60, rng), sample(100, rng)
-    given = torch.where(torch.rand(y.shape, generator=rng) < 0.5, -100, y)      # negative: missing
+    given = torch.where(torch.rand(y.shape, generator=rng) < 0.5, -100, y)  # negative: missing
     loss, found = ms.torch.StructuredLoss(ms.Chain(), eps_y=1.0, eps_h=1.0, loss="zero"), {}
     figure, ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")
     for name, chained in (("network and chain", True), ("network alone", False)):

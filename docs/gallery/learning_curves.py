@@ -34,8 +34,10 @@ def main(folder: Path) -> dict[str, float]:
     hide = [rng.random(15) for _ in X]
     right: dict[str, list[float]] = {name: [] for name in ("HCRF", "MSSVM", "LSSVM", "CRF on labelled runs")}
     for share in SHARES:
-        given = [[None if gone else int(v) for gone, v in zip(h < share, tags, strict=True)]
-                 for h, tags in zip(hide, y, strict=True)]  # fmt: skip
+        given = [
+            [None if gone else int(v) for gone, v in zip(h < share, tags, strict=True)]
+            for h, tags in zip(hide, y, strict=True)
+        ]
         for name, scores in right.items():
             if name in ("HCRF", "MSSVM", "LSSVM"):
                 model = getattr(ms, name)(ms.Chain(), C=0.3, random_state=0).fit(X, given)

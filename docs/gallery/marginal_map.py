@@ -42,7 +42,7 @@ def values(path: Path) -> dict[str, float]:
     for name, belief in answers.items():
         y = belief.decode(batch)[:OUTPUTS]
         held = query.allowed.copy()
-        for i, state in enumerate(y):                                          # only this state of this output
+        for i, state in enumerate(y):  # only this state of this output
             held[batch.unary_ptr[i] : batch.unary_ptr[i + 1]] = np.arange(2) == state
         out[name] = float(infer(batch, theta, Query(query.output, held), 0.0, 1.0).value[0])
     return out

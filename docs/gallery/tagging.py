@@ -25,7 +25,7 @@ def main(folder: Path) -> dict[str, float]:
         for _ in range(DRAWS):
             y = [[tag if rng.random() < kept else None for tag in tags] for tags in train.labels]
             missing[k] += np.mean([tag is None for tags in y for tag in tags]) / DRAWS
-            model = ms.HCRF(ms.Chain(), random_state=0).fit(train.X, y)        # missing tags are summed over
+            model = ms.HCRF(ms.Chain(), random_state=0).fit(train.X, y)  # missing tags are summed over
             for i, fitted in enumerate((model, alone(train.X, y))):
                 f1[i, k] += ms.metrics.span_f1(test.labels, fitted.predict(test.X)) / DRAWS
     b = max(range(len(test)), key=lambda b: 8 <= len(test.X[b]) <= 12)

@@ -22,10 +22,14 @@ def kept(**changes: Any) -> dict[str, Any]:
     wanted = [{"text": "at least 2 times as fast as peer", "value": 1234.5, "met": True}]
     rows = {
         "a": {"what": "fit", "unit": "s", "contestants": both, "wanted": wanted},
-        "b": {"what": "alone", "unit": "s", "contestants": {"mssvm": ours},
-              "wanted": [{"text": "at most 0.5 s", "value": 1.0, "met": False}]},
+        "b": {
+            "what": "alone",
+            "unit": "s",
+            "contestants": {"mssvm": ours},
+            "wanted": [{"text": "at most 0.5 s", "value": 1.0, "met": False}],
+        },
         "c": {"what": "lost", "unit": "s", "contestants": {}, "failed": "not done in 600 s"},
-    }  # fmt: skip
+    }
     machine = {"cores": 2, "processor": "some", "python": "3.11", "numpy": "2.0"}
     return {"quick": False, "machine": machine, "peers_not_run": {"libDAI": "C++"}, "rows": rows, **changes}
 

@@ -471,16 +471,28 @@ def as_code(draw: Draw) -> str:
     graphs = [(batch.topology(b).cards, batch.topology(b).scopes) for b in range(len(batch))]
     ids = [batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]].tolist() for b in range(len(batch))]
     parts = (
-        graphs, ids, case.theta.unary.tolist(), case.theta.tables.tolist(),
-        case.query.output.astype(int).tolist(), case.query.allowed.astype(int).tolist(), draw.eps_y, draw.eps_h,
-    )  # fmt: skip
+        graphs,
+        ids,
+        case.theta.unary.tolist(),
+        case.theta.tables.tolist(),
+        case.query.output.astype(int).tolist(),
+        case.query.allowed.astype(int).tolist(),
+        draw.eps_y,
+        draw.eps_h,
+    )
     return repr(parts)
 
 
 def rebuilt(
-    graphs: Sequence[tuple[Any, Any]], ids: Sequence[Sequence[int]], unary: Any, tables: Any, output: Any, allowed: Any,
-    eps_y: float, eps_h: float,
-) -> Draw:  # fmt: skip
+    graphs: Sequence[tuple[Any, Any]],
+    ids: Sequence[Sequence[int]],
+    unary: Any,
+    tables: Any,
+    output: Any,
+    allowed: Any,
+    eps_y: float,
+    eps_h: float,
+) -> Draw:
     batch = Batch.build([Topology(cards, scopes) for cards, scopes in graphs], ids)
     theta = Potentials(np.array(unary, dtype=float), np.array(tables, dtype=float))
     return Draw(Case(batch, theta, Query(np.array(output, dtype=bool), np.array(allowed, dtype=bool))), eps_y, eps_h)

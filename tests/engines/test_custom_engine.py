@@ -77,10 +77,17 @@ def graphs(rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
 
 DATA = {"chain": (chains, ms.Chain), "grid": (grids, ms.Grid), "graph": (graphs, ms.GraphModel)}
 MEMBERS = {
-    "MSSVM": ms.MSSVM, "LSSVM": ms.LSSVM, "HCRF": ms.HCRF, "EpsilonSSVM": ms.EpsilonSSVM, "CRF": ms.CRF,
-    "LossAugmentedCRF": ms.LossAugmentedCRF, "UnifiedSSVM": ms.UnifiedSSVM, "SSVM": ms.SSVM, "M3E": ms.M3E,
+    "MSSVM": ms.MSSVM,
+    "LSSVM": ms.LSSVM,
+    "HCRF": ms.HCRF,
+    "EpsilonSSVM": ms.EpsilonSSVM,
+    "CRF": ms.CRF,
+    "LossAugmentedCRF": ms.LossAugmentedCRF,
+    "UnifiedSSVM": ms.UnifiedSSVM,
+    "SSVM": ms.SSVM,
+    "M3E": ms.M3E,
     "ModLat": ms.ModLat,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DATA)

@@ -16,9 +16,17 @@ import pytest
 import mssvm as ms
 
 RUNS = [
-    ("CRF", 0, "lbfgs"), ("MSSVM", 2, "lbfgs"), ("LSSVM", 2, "cccp"), ("SSVM", 0, "bcfw"), ("SSVM", 0, "cutting-plane"),
-    ("MSSVM", 2, "subgradient"), ("MSSVM", 2, "adam"), ("ModLat", 2, "auto"), ("MSSVM", 2, "auto"), ("M3E", 2, "auto"),
-]  # fmt: skip
+    ("CRF", 0, "lbfgs"),
+    ("MSSVM", 2, "lbfgs"),
+    ("LSSVM", 2, "cccp"),
+    ("SSVM", 0, "bcfw"),
+    ("SSVM", 0, "cutting-plane"),
+    ("MSSVM", 2, "subgradient"),
+    ("MSSVM", 2, "adam"),
+    ("ModLat", 2, "auto"),
+    ("MSSVM", 2, "auto"),
+    ("M3E", 2, "auto"),
+]
 
 
 @lru_cache

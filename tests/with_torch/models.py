@@ -54,11 +54,10 @@ RING = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0]])
 TREE = torch.tensor([[1, 0], [1, 2], [3, 1]])
 PADDED = {"lengths": torch.tensor([4, 2])}
 MODELS: dict[str, Any] = {
-    "padded chains": lambda: Model(
-        ms.Chain(), {"node": scores(2, 4, K), "edge": scores(K, K)}, labels(2, 4), PADDED
-    ),
+    "padded chains": lambda: Model(ms.Chain(), {"node": scores(2, 4, K), "edge": scores(K, K)}, labels(2, 4), PADDED),
     "ragged chains, a table each": lambda: Model(
-        ms.Chain(), {"node": [scores(3, K), scores(1, K)], "edge": [scores(2, K, K), scores(0, K, K)]},
+        ms.Chain(),
+        {"node": [scores(3, K), scores(1, K)], "edge": [scores(2, K, K), scores(0, K, K)]},
         [labels(3), labels(1)],
     ),
     "chains with ends and candidates": lambda: Model(
@@ -67,30 +66,43 @@ MODELS: dict[str, Any] = {
         torch.tensor([[0, 2, -100], [1, 1, 0]]),
     ),
     "chains with hidden between": lambda: Model(
-        ms.Chain(hidden=H), {"node": scores(2, 3, K), "left": scores(K, H), "right": scores(H, K),
-                             "between": scores(2, 2, H)}, candidates(2, 3), {"lengths": [3, 2]},
+        ms.Chain(hidden=H),
+        {"node": scores(2, 3, K), "left": scores(K, H), "right": scores(H, K), "between": scores(2, 2, H)},
+        candidates(2, 3),
+        {"lengths": [3, 2]},
     ),
     "chains over hidden chains": lambda: Model(
-        ms.Chain(hidden=H, linked=True), {"node": scores(2, 3, K), "attach": scores(2, 3, K, H),
-                                          "hidden": scores(2, 3, H), "hidden.edge": scores(H, H)}, labels(2, 3),
+        ms.Chain(hidden=H, linked=True),
+        {"node": scores(2, 3, K), "attach": scores(2, 3, K, H), "hidden": scores(2, 3, H), "hidden.edge": scores(H, H)},
+        labels(2, 3),
     ),
     "trees": lambda: Model(
-        ms.GraphModel(), {"node": [scores(4, K), scores(4, K, seed=1)], "edge": scores(K, K)},
-        [labels(4), labels(4)], {"graphs": [TREE, TREE[:2]]},
+        ms.GraphModel(),
+        {"node": [scores(4, K), scores(4, K, seed=1)], "edge": scores(K, K)},
+        [labels(4), labels(4)],
+        {"graphs": [TREE, TREE[:2]]},
     ),
     "graphs, a table each": lambda: Model(
-        ms.GraphModel(), {"node": scores(2, 4, K), "edge": scores(8, K, K)}, candidates(2, 4),
+        ms.GraphModel(),
+        {"node": scores(2, 4, K), "edge": scores(8, K, K)},
+        candidates(2, 4),
         {"graphs": [RING, RING]},
     ),
     "grids": lambda: Model(
-        ms.Grid(), {"node": scores(2, 2, 3, K), "edge:right": scores(K, K), "edge:down": scores(2, 1, 3, K, K)},
-        labels(2, 2, 3), {"lengths": [[2, 3], [1, 2]]},
+        ms.Grid(),
+        {"node": scores(2, 2, 3, K), "edge:right": scores(K, K), "edge:down": scores(2, 1, 3, K, K)},
+        labels(2, 2, 3),
+        {"lengths": [[2, 3], [1, 2]]},
     ),
     "grids, one table": lambda: Model(
-        ms.Grid(neighbours=8), {"node": [scores(2, 2, K)], "edge": scores(K, K)}, [candidates(2, 2)],
+        ms.Grid(neighbours=8),
+        {"node": [scores(2, 2, K)], "edge": scores(K, K)},
+        [candidates(2, 2)],
     ),
     "sequences": lambda: Model(
-        ms.SequenceLabel(hidden=H), {"label": scores(2, K), "label_state": scores(2, 3, K, H),
-                                     "transition": scores(K, H, H)}, torch.tensor([1, 2]), {"lengths": [3, 2]},
+        ms.SequenceLabel(hidden=H),
+        {"label": scores(2, K), "label_state": scores(2, 3, K, H), "transition": scores(K, H, H)},
+        torch.tensor([1, 2]),
+        {"lengths": [3, 2]},
     ),
-}  # fmt: skip
+}

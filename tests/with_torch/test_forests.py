@@ -75,8 +75,11 @@ def test_kernels_equal_the_reference(seed: int) -> None:
 def test_chains_with_roles_of_their_own_are_one_launch() -> None:
     """Labels that are missing here and there make no groups, and none of them goes to general elimination."""
     rng, n = np.random.default_rng(0), 9
-    batch = Batch.of_kinds((Topology((3,) * n, tuple((t, t + 1) for t in range(n - 1))),), np.zeros(40, dtype=np.int64),
-                           np.zeros(40 * (n - 1), dtype=np.int64))  # fmt: skip
+    batch = Batch.of_kinds(
+        (Topology((3,) * n, tuple((t, t + 1) for t in range(n - 1))),),
+        np.zeros(40, dtype=np.int64),
+        np.zeros(40 * (n - 1), dtype=np.int64),
+    )
     query = Query(rng.random(batch.n_vars) < 0.5, np.ones(batch.n_states, dtype=bool))
     bound = TorchEngine().exact(batch, ExactSettings()).bind(query, 0.0, 1.0)
     assert not bound.groups and sum(route.method == "nested tree kernel" for route in bound.routes) == 1

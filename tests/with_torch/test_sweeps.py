@@ -45,8 +45,13 @@ def settled(engine: TorchEngine, batch: Batch, theta: Potentials, query: Query, 
 
 
 PRODUCTS = [(1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (0.2, 1.0)]
-CASES = [(name, 3, own, flooding, eps) for name in ("grid", "graph") for own in (False, True)
-         for flooding in (False, True) for eps in PRODUCTS]  # fmt: skip
+CASES = [
+    (name, 3, own, flooding, eps)
+    for name in ("grid", "graph")
+    for own in (False, True)
+    for flooding in (False, True)
+    for eps in PRODUCTS
+]
 # Many states have kernels for tables of all edges of a direction, and for outputs at zero.
 CASES += [("grid", 10, False, False, eps) for eps in PRODUCTS[:3]]
 

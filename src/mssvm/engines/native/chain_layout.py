@@ -68,18 +68,22 @@ class GraphSlots:
     def __init__(self, graph: Topology) -> None:
         cover = chain_cover(graph)
         ends = graph.scope_flat.reshape(-1, 2)
-        variable, other = ends.ravel(), ends[:, ::-1].ravel()
+        variable = ends.ravel()
+        other = ends[:, ::-1].ravel()
         factor = np.repeat(np.arange(graph.n_factors), 2)
         order = np.lexsort((factor, other > variable, variable))
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        self.variable, self.other, self.factor = variable[order], other[order], factor[order]
+        self.variable = variable[order]
+        self.other = other[order]
+        self.factor = factor[order]
         self.transposed: Bools = order % 2 == 1
         self.upward: Bools = self.other > self.variable
         self.reverse = place[order ^ 1]
         self.weight = cover.weight[self.factor]
         self.ptr = offsets(np.bincount(variable, minlength=graph.n_vars).astype(np.int64))
-        self.level, self.left = cover.level, cover.left
+        self.level = cover.level
+        self.left = cover.left
         self.partner = self._partners(cover.chain, graph.n_vars)
         self.kind = self._kinds(graph.card_array)
 
@@ -87,7 +91,8 @@ class GraphSlots:
         """A chain passes a variable by one slot from below and one to above."""
         out = np.full(len(self.variable), -1)
         key = chain[self.factor] * n + self.variable
-        below, above = np.flatnonzero(~self.upward), np.flatnonzero(self.upward)
+        below = np.flatnonzero(~self.upward)
+        above = np.flatnonzero(self.upward)
         _, i, j = np.intersect1d(key[below], key[above], assume_unique=True, return_indices=True)
         out[below[i]] = above[j]
         out[above[j]] = below[i]
@@ -136,7 +141,8 @@ class LayoutBuilder:
     """The arrays that a layout is made from, by variable and by slot of all instances; let go when it is made."""
 
     def __init__(self, batch: Batch, instances: Ints, hidden: Bools | None = None) -> None:
-        self.batch, self.width = batch, lanes()
+        self.batch = batch
+        self.width = lanes()
         self.nested = hidden is not None
         self._place_instances(instances)
         self._read_graphs(np.zeros(batch.n_vars, dtype=bool) if hidden is None else hidden)
@@ -150,18 +156,21 @@ class LayoutBuilder:
         self.instances = instances[np.argsort(batch.topology_of[instances], kind="stable")]
         kinds = batch.topology_of[self.instances]
         self.task_of_instance = np.zeros(len(kinds), dtype=np.int64)
-        at, number = 0, 0
+        at = 0
+        number = 0
         while at < len(kinds):
             n = max(batch.topologies[int(kinds[at])].n_vars, 1)
             many = max(1, TASK_VARIABLES // (n * self.width)) * self.width
             end = min(at + many, int(np.searchsorted(kinds, kinds[at], side="right")))
             self.task_of_instance[at:end] = number
-            at, number = end, number + 1
+            at = end
+            number = number + 1
         self.n_tasks = number
 
     def _read_graphs(self, hidden: Bools) -> None:
         """Variables and slots of all instances one behind the other, numbers counted through."""
-        batch, kinds = self.batch, self.batch.topology_of[self.instances]
+        batch = self.batch
+        kinds = self.batch.topology_of[self.instances]
         graphs = {int(k): GraphSlots(batch.topologies[int(k)]) for k in np.unique(kinds)}
         parts = [graphs[int(k)] for k in kinds]
         n_vars = np.diff(batch.var_ptr)[self.instances]
@@ -223,7 +232,8 @@ class LayoutBuilder:
         shift_at = offsets(self._by_slot(np.where(owns, self.card[self.mine], 0), np.int64))
         first_of_chain = np.where(owns, np.arange(len(self.mine)), self.partner)
         self.shift_at = self._by_slot(shift_at[self.slot[first_of_chain]], np.int64)
-        width, room = self.width, self.widest * (self.widest + 1 if self.nested else 2)
+        width = self.width
+        room = self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
         self.n_messages = (int(self.message_at[-1]) + room) * width
         self.n_read = (int(self.read_at[-1]) + room) * width
@@ -247,10 +257,12 @@ class LayoutBuilder:
     @property
     def record(self) -> Record:
         """The layout as the kernels take it."""
-        batch, width = self.batch, self.width
+        batch = self.batch
+        width = self.width
         back = self.slot[self.reverse]
         back_lane = self.lane[self.mine[self.reverse]]
-        trash, trash_read = int(self.message_at[-1]) * width, int(self.read_at[-1]) * width
+        trash = int(self.message_at[-1]) * width
+        trash_read = int(self.read_at[-1]) * width
         reverse = self._by_lane(self.message_at[back] * width + back_lane, np.int32, trash)
         readings = np.where(self.upward, self.read_at[back] * width + back_lane, trash_read)
         reverse_read = self._by_lane(readings, np.int32, trash_read)

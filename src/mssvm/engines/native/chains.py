@@ -33,7 +33,9 @@ class ChainCover:
 @lru_cache(256)
 def chain_cover(topology: Topology) -> ChainCover:
     """The chains of a topology with factors of two variables."""
-    level, left = np.zeros(topology.n_vars, dtype=np.int64), np.ones(topology.n_vars)
-    chain, weight = np.zeros(topology.n_factors, dtype=np.int64), np.zeros(topology.n_factors)
+    level = np.zeros(topology.n_vars, dtype=np.int64)
+    left = np.ones(topology.n_vars)
+    chain = np.zeros(topology.n_factors, dtype=np.int64)
+    weight = np.zeros(topology.n_factors)
     n = _CHAINS(ends=topology.scope_flat, level=level, chain=chain, weight=weight, left=left)
     return ChainCover(level, chain, weight, left, n)

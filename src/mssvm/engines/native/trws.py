@@ -17,8 +17,10 @@ from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
 # Range of a table, in units of its temperature, up to which nothing that counts is lost in scaled form: products of one
 # message, and at two temperatures of two, are above 1e-261.
-SAFE, SAFE_NESTED = 600.0, 300.0
-NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
+SAFE = 600.0
+SAFE_NESTED = 300.0
+NO_FLOATS = np.zeros(0)
+NO_INTS = np.zeros(0, dtype=np.int64)
 
 LOAD = Function(
     "mssvm_trws_load",
@@ -69,7 +71,8 @@ class ChainPlan:
     """The bound on some instances of a batch, pairwise all of them; at two temperatures where some are ``hidden``."""
 
     def __init__(self, batch: Batch, instances: Ints, workers: Workers, hidden: Bools | None = None) -> None:
-        self.batch, self.workers = batch, workers
+        self.batch = batch
+        self.workers = workers
         self.layout = chain_layout(batch, np.asarray(instances, dtype=np.int64), hidden)
         self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
 
@@ -100,7 +103,9 @@ class ChainRun:
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         """Take scores over; messages stay as they are. One temperature is both."""
-        plan, batch, scaled = self.plan, self.plan.batch, self.plan.layout.tables
+        plan = self.plan
+        batch = self.plan.batch
+        scaled = self.plan.layout.tables
         tables = np.ascontiguousarray(theta.tables, dtype=np.float64)
         safe = LOAD(
             layout=plan.layout.record,
@@ -157,7 +162,8 @@ class ChainRun:
         return self._read(READ, mu)
 
     def _read(self, function: Function, mu: Marginals) -> Floats:
-        residual, read = np.zeros(len(self.plan.batch)), _vectors(self.plan.layout.n_read)
+        residual = np.zeros(len(self.plan.batch))
+        read = _vectors(self.plan.layout.n_read)
         function.run(self._changed(mu_unary=mu.unary, mu_tables=mu.tables, residual=residual, read=read))
         return residual
 

@@ -40,7 +40,8 @@ class ReferenceCover:
 
     def _join(self, v: int) -> int:
         """Factors that end at v go on in factors that begin there, of the same reach if possible; the chains there."""
-        begin, reach = list(self.out_of[v]), self.ends[:, 1] - self.ends[:, 0]
+        begin = list(self.out_of[v])
+        reach = self.ends[:, 1] - self.ends[:, 0]
         chains = len(begin)
         for same in (True, False):
             for f in self.into[v]:
@@ -65,7 +66,8 @@ class ReferenceCover:
         return out
 
     def _weights(self, through: list[int]) -> tuple[Floats, Floats]:
-        left, weight = np.ones(self.graph.n_vars), np.zeros(self.graph.n_factors)
+        left = np.ones(self.graph.n_vars)
+        weight = np.zeros(self.graph.n_factors)
         chains = self.chains()
         members = [[int(self.ends[c[0], 0]), *self.ends[c, 1].tolist()] for c in chains]
         for _ in range(ROUNDS):
@@ -99,7 +101,8 @@ class ReferenceChainRun:
     """Messages by slot, an entry of ``Batch.scope_vars``: that of its factor to its variable."""
 
     def __init__(self, plan: ReferenceChainPlan) -> None:
-        self.plan, self.batch = plan, plan.batch
+        self.plan = plan
+        self.batch = plan.batch
         sizes = self.batch.cards[self.batch.scope_vars]
         self.ends = np.cumsum(sizes)[:-1]
         self.messages = np.zeros(int(sizes.sum()))
@@ -118,11 +121,13 @@ class ReferenceChainRun:
         """Take scores over."""
         unary = np.where(allowed, theta.unary, -np.inf)
         self.unary = np.split(unary, self.batch.unary_ptr[1:-1])
-        self.tables, self.eps = theta.tables, eps_y
+        self.tables = theta.tables
+        self.eps = eps_y
 
     def _table(self, slot: int) -> Floats:
         """The table of a slot's factor, its own variable along the rows."""
-        batch, f = self.batch, slot // 2
+        batch = self.batch
+        f = slot // 2
         first, second = batch.cards[batch.scope_vars[2 * f : 2 * f + 2]]
         table = self.tables[batch.table_at[f] : batch.table_at[f] + first * second].reshape(first, second)
         return table if slot % 2 == 0 else table.T
@@ -138,7 +143,8 @@ class ReferenceChainRun:
         return out
 
     def _rho(self, slot: int) -> float:
-        batch, f = self.batch, slot // 2
+        batch = self.batch
+        f = slot // 2
         b = int(batch.factor_owner[f])
         return float(self.plan.covers[int(batch.topology_of[b])].weight[f - batch.factor_ptr[b]])
 
@@ -175,7 +181,8 @@ class ReferenceChainRun:
 
     def _send(self, b: int, i: int, slots: list[int], later: bool) -> float:
         """Send to the later, or to the earlier neighbours; the sum of what normalising took off."""
-        to, total = self._to, self._total(b, i, slots)
+        to = self._to
+        total = self._total(b, i, slots)
         taken = 0.0
         for s in slots:
             if self._later(s) == later:
@@ -210,8 +217,10 @@ class ReferenceChainRun:
     def _read_chain(
         self, b: int, chain: list[int], totals: list[Floats], beliefs: list[Floats], mu: Marginals
     ) -> float:
-        batch, to = self.batch, self._to
-        first, apart = int(batch.var_ptr[b]), 0.0
+        batch = self.batch
+        to = self._to
+        first = int(batch.var_ptr[b])
+        apart = 0.0
         reading: Floats | None = None  # the chain's own message in place of the last one swept, less that
         for k, f in enumerate(chain):
             slot = 2 * (int(batch.factor_ptr[b]) + f)

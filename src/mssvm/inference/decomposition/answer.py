@@ -68,9 +68,15 @@ class ChainAnswer:
     """One call: ``belief`` is completed by the task's instances. Without a ``side`` it begins without messages."""
 
     def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str) -> None:
-        self.task, self.theta, self.belief, self.side = task, theta, belief, side
-        self.plan, self.settings, self.batch = task.plan, task.plan.settings, task.plan.batch
-        self.eps, self.instances = task.moving, task.instances
+        self.task = task
+        self.theta = theta
+        self.belief = belief
+        self.side = side
+        self.plan = task.plan
+        self.settings = task.plan.settings
+        self.batch = task.plan.batch
+        self.eps = task.moving
+        self.instances = task.instances
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
     def run(self) -> Belief:
@@ -95,7 +101,8 @@ class ChainAnswer:
 
     def _fall(self, before: Floats, value: Floats) -> Floats:
         """Of the bounds of the task's instances; none where no assignment is possible."""
-        one, two = before[self.instances], value[self.instances]
+        one = before[self.instances]
+        two = value[self.instances]
         return np.where(two > -np.inf, one - np.where(two > -np.inf, two, 0.0), 0.0)
 
     def _enough(self, value: Floats) -> Floats:
@@ -106,7 +113,8 @@ class ChainAnswer:
 
     def _converge(self, chains: ChainRun) -> tuple[Floats, Floats, int]:
         """Sweeps until no bound falls by more than is enough."""
-        done, most = 0, max(2, self.settings.sweeps)
+        done = 0
+        most = max(2, self.settings.sweeps)
         while True:
             step = min(AT_A_TIME, most - done)
             before = chains.sweep(max(step - 1, 1))
@@ -117,7 +125,9 @@ class ChainAnswer:
                 return value, fall, done
 
     def _sum(self, value: Floats, converged: Bools, sweeps: int, residual: Floats) -> Belief:
-        belief, mine, task = self.belief, self.instances, self.task
+        belief = self.belief
+        mine = self.instances
+        task = self.task
         upper = value[mine]
         belief.value[mine] = upper
         self._clear(upper == -np.inf)
@@ -127,7 +137,9 @@ class ChainAnswer:
         return self._report("decomposition bound", converged, sweeps, residual[mine], lower, upper)
 
     def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
-        belief, mine, batch = self.belief, self.instances, self.batch
+        belief = self.belief
+        mine = self.instances
+        batch = self.batch
         found = Labelling(self.plan.engine, batch, self.theta, self.task.query, mine)
         states = np.zeros(batch.n_vars, dtype=np.int64)
         chains.decode(states)
@@ -157,7 +169,8 @@ class ChainAnswer:
         self, method: str, converged: Bools, sweeps: int, residual: Floats, lower: Floats, upper: Floats
     ) -> Belief:
         """The belief with what is known about the task's instances."""
-        old, mine = self.belief.status, self.instances
+        old = self.belief.status
+        mine = self.instances
         names = list(old.method)
         for b in mine.tolist():
             names[b] = method

@@ -20,7 +20,11 @@ class Labelling:
     """The best labelling so far of some instances; ``score`` has one number for each of them."""
 
     def __init__(self, engine: Engine, batch: Batch, theta: Potentials, query: Query, instances: Ints) -> None:
-        self.engine, self.batch, self.theta, self.query, self.instances = engine, batch, theta, query, instances
+        self.engine = engine
+        self.batch = batch
+        self.theta = theta
+        self.query = query
+        self.instances = instances
         self.states = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
         self.score = np.full(len(instances), -np.inf)
         self._mine = mask_from_indices(instances, len(batch))
@@ -42,7 +46,8 @@ class Labelling:
 
     def mark(self, mu: Marginals) -> None:
         """Write the labelling as marginals: point masses."""
-        batch, mine = self.batch, self._mine
+        batch = self.batch
+        mine = self._mine
         variables = np.flatnonzero(mine[batch.owner])
         mu.unary[batch.unary_ptr[variables] + self.states[variables]] = 1.0
         factors = np.flatnonzero(mine[batch.factor_owner])
@@ -60,7 +65,8 @@ class Labelling:
 
     def _scores(self, states: Ints) -> Floats:
         """theta of a labelling; -inf where the query forbids it."""
-        batch, mine = self.batch, self._mine
+        batch = self.batch
+        mine = self._mine
         variables = np.flatnonzero(mine[batch.owner])
         at = batch.unary_ptr[variables] + states[variables]
         unary = np.where(self.query.allowed[at], self.theta.unary[at], -np.inf)
@@ -93,7 +99,8 @@ class Labelling:
     def _cut(self, upper: Floats) -> Floats:
         """Cuts between two states are exact where neighbours attract each other; else expansions of every state."""
         upper = upper.copy()
-        states, place = self.states.copy(), {int(b): k for k, b in enumerate(self.instances.tolist())}
+        states = self.states.copy()
+        place = {int(b): k for k, b in enumerate(self.instances.tolist())}
         for b in self._open(upper).tolist():
             model = CutModel.of(self.batch, self.theta, self.query.allowed, b)
             if model is None:

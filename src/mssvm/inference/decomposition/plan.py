@@ -79,10 +79,12 @@ class DecompositionPlan:
     def bound(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str) -> DecompositionBound:
         """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew."""
         query.check(self.batch)
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
         every = np.arange(len(self.batch)) if instances is None else np.asarray(instances, dtype=np.int64)
         fits = self._fits(query, eps_y, eps_h, every)
-        exact, others = every[fits], every[~fits]
+        exact = every[fits]
+        others = every[~fits]
         wide = others[~self.batch.pairwise[others]]
         if len(wide):
             raise UnsupportedError(
@@ -98,7 +100,8 @@ class DecompositionPlan:
         forest = acyclic(self.batch, query.n_allowed(self.batch) > 1)
         if not forest[instances].any():
             return np.zeros(len(instances), dtype=bool)
-        costs, limits = self.exact.costs(query, eps_y, eps_h), self.settings
+        costs = self.exact.costs(query, eps_y, eps_h)
+        limits = self.settings
         cheap = (costs.bytes <= limits.memory_limit) & (costs.operations <= limits.operations_limit)
         return np.asarray((forest & cheap)[instances])
 

@@ -23,7 +23,8 @@ def product_bound(
     q = mu.unary
     possible = states & (q > 0.0)
     eps = np.where(query.output, eps_y, eps_h)
-    score, weight = theta.unary[possible], q[possible]
+    score = theta.unary[possible]
+    weight = q[possible]
     variable = batch.state_var[possible]
     entropy = -weight * np.log(weight)
     total = sum_by(batch.owner[variable], weight * score + eps[variable] * entropy, len(batch))
