@@ -4,16 +4,18 @@ Every pixel sees the colours of its 3 x 3 neighbourhood, one-hot. "typed" has on
 direction; "features" also gives every edge the colours around both its ends. Solvers and iterations are the defaults;
 --choosing trains on the first 100 images and tests on the next 50, which is where C and solver were chosen.
 
-Run: python benchmarks/bench_snakes.py [--choosing] [--members SSVM] [--inputs features]
+Run: python benchmarks/bench_snakes.py [--choosing] [--members SSVM] [--inputs features] [--inferences auto propagate]
+The file is written anew by every run.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from typing import Any
 
 import numpy as np
-from common_data import Clock, data_dir, read_result, write
+from common_data import Clock, data_dir, write
 from rich.console import Console
 
 import mssvm as ms
@@ -51,6 +53,7 @@ def with_edges(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--solver", default="auto")
+    parser.add_argument("--inferences", nargs="*", default=("auto", "propagate"))
     parser.add_argument("--max-iter", type=int)
     parser.add_argument("--C", type=float, default=1.0)
     parser.add_argument("--choosing", action="store_true")
@@ -62,12 +65,12 @@ def main() -> None:
     plain = [windows(c, n_colours) for c in colours]
     inputs: dict[str, list[Any]] = {"typed": plain, "features": [with_edges(x) for x in plain]}
     console = Console()
-    rows = read_result("snakes").get("rows", [])
+    rows: list[dict[str, Any]] = []
     end, stop = CHOOSING if args.choosing else SPLIT
     for name in args.inputs:
         X = inputs[name]
-        for member in args.members:
-            settings = {"C": args.C, "solver": args.solver, "max_iter": args.max_iter}
+        for member, inference in product(args.members, args.inferences):
+            settings = {"C": args.C, "solver": args.solver, "max_iter": args.max_iter, "inference": inference}
             model = getattr(ms, member)(ms.Grid(), random_state=0, **settings)
             with Clock() as clock:
                 model.fit(X[:end], y[:end])
