@@ -86,14 +86,20 @@ def predict(
 
 def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: bool, top_k: int | None) -> None:
     """Write one JSON object per instance or, if ``options.sources``, the lines of the data with one more column."""
+    from mssvm.estimators.prediction_status import PredictionStatus
+
+    statuses: list[PredictionStatus] = []
     with output(out) as file, o.progress(data, "Predicting") as line:
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             records = _records(estimator, part, marginals, top_k)
+            statuses.append(estimator.prediction_status_)
             for source, record in zip(part.sources or [], records, strict=True):
                 if options.sources:
                     file.write(with_column(source, record["y"]))
                 else:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    if statuses and str(out) != STDIN:
+        print(PredictionStatus.joined(statuses))
 
 
 def _in_columns(data: Path, form: str | None, out: Path) -> bool:

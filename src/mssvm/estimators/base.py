@@ -30,6 +30,7 @@ from mssvm.estimators.hooks import FitHooks, HeldOut
 from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
+from mssvm.estimators.prediction_status import PredictionStatus
 from mssvm.estimators.training import Training
 from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
@@ -82,6 +83,7 @@ class StructuredEstimator(Plots):
     temperatures_: tuple[float, float]
     annotators_: AnnotatorTable
     confusion_: Confusion
+    prediction_status_: PredictionStatus
 
     def __init__(
         self,
@@ -341,6 +343,7 @@ class StructuredEstimator(Plots):
         given: Any = None,
         allowed: Any = None,
         output: str | Path | None = None,
+        return_status: bool = False,
         hidden: Any = None,
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
@@ -349,20 +352,32 @@ class StructuredEstimator(Plots):
         makes label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of
         y, MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
         ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
-        ``hidden`` is the old name of ``hidden_sites``, for one more release.
+        ``return_status`` adds a ``PredictionStatus``: whether inference was exact, converged, and by how much values
+        can be off; ``prediction_status_`` is that of the last call. ``hidden`` is the old name of ``hidden_sites``, for
+        one more release.
 
         >>> clf.predict(X)[0].tolist(), clf.predict(X, given=[["I", None, None], None])[0].tolist()
         (['B', 'I', 'O'], ['I', 'I', 'O'])
         """
         known = _known_labels(hidden_sites, given, allowed, hidden)
         if isinstance(X, ShardedDataset):
-            if known is not prediction.NOTHING_KNOWN:
-                raise InputError("hidden_sites, given and allowed are for data in memory.")
+            if known is not prediction.NOTHING_KNOWN or return_status:
+                raise InputError("hidden_sites, given, allowed and return_status are for data in memory.")
             return self._sharded().predict(X, decode, output)
         if output is not None:
             raise InputError("output is for a ShardedDataset; labels of data in memory are returned.")
         request = self._request(X, known)
-        return request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+        labels = request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+        status = self._keep_status(request)
+        return (labels, status) if return_status else labels
+
+    def _keep_status(self, request: PredictionRequest) -> PredictionStatus:
+        """Keep the status of a request's answers as that of the last call; warn where inference did not converge."""
+        self.prediction_status_ = PredictionStatus.of(request.statuses)
+        if not self.prediction_status_.converged.all():
+            advice = "A larger memory_limit may allow exact inference; labels can still be right."
+            warnings.warn(f"{self.prediction_status_} {advice}", ConvergenceWarning, stacklevel=3)
+        return self.prediction_status_
 
     def _decided(self, request: PredictionRequest, decode: str | None) -> Ints:
         """The predicted state of every label site."""
@@ -374,19 +389,29 @@ class StructuredEstimator(Plots):
         return request.least_risk(Hamming() if isinstance(loss, Zero) else loss, *self.temperatures_)
 
     def predict_marginals(
-        self, X: Any, *, hidden_sites: Any = None, given: Any = None, allowed: Any = None, hidden: Any = None
+        self,
+        X: Any,
+        *,
+        hidden_sites: Any = None,
+        given: Any = None,
+        allowed: Any = None,
+        return_status: bool = False,
+        hidden: Any = None,
     ) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
 
         These are the marginals of p(y | x) ~ exp PS_h[eps_h] theta(x, y, h) with the member's eps_h: estimates of
         probabilities for likelihoods, scores for members with a margin until ``calibrate`` has seen held-out data.
-        ``hidden_sites``, ``given`` and ``allowed`` are as in ``predict`` (``hidden`` is the old name of the first).
+        ``hidden_sites``, ``given``, ``allowed`` and ``return_status`` are as in ``predict`` (``hidden`` is the old name
+        of the first).
 
         >>> clf.predict_marginals(X)[1].sum(axis=-1).round(6).tolist()
         [1.0, 1.0, 1.0, 1.0]
         """
         request = self._request(X, _known_labels(hidden_sites, given, allowed, hidden))
-        return request.encoded.labels.split(request.marginals(*self.temperatures_))
+        probabilities = request.encoded.labels.split(request.marginals(*self.temperatures_))
+        status = self._keep_status(request)
+        return (probabilities, status) if return_status else probabilities
 
     @available_if(_one_label)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Floats:
@@ -438,6 +463,7 @@ class StructuredEstimator(Plots):
         weight = 1.0 if self.annotators is None else self.annotators.weight
         request = crowd.with_votes(self._request(X), self.labels_, self.confusion_, self.annotators_, weight, votes)
         labels = request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+        self._keep_status(request)
         if not marginals:
             return labels
         return labels, request.encoded.labels.split(request.marginals(*self.temperatures_))

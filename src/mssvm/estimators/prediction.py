@@ -7,7 +7,7 @@ or the labels of least expected loss. Inference for repeated batches is compiled
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from mssvm.core.caches import LRUCache
 from mssvm.core.checks import sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.params import Settings
-from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import mask_from_indices
 from mssvm.data.labels import Labels, LabelVocabulary, flat_sites
 from mssvm.engines.base import Bound
@@ -90,7 +90,8 @@ class CompiledQueries:
 @dataclass(frozen=True, eq=False)
 class PredictionRequest:
     """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers; ``compiled`` is
-    the cache of the model, if it has one. ``evidence`` (states) is added to the scores: soft labels."""
+    the cache of the model, if it has one. ``evidence`` (states) is added to the scores: soft labels. ``statuses``
+    are those of the inference calls that were made for it."""
 
     encoded: Encoded
     query: Query
@@ -100,6 +101,7 @@ class PredictionRequest:
     predictor: Predictor
     compiled: CompiledQueries | None = None
     evidence: Floats | None = None
+    statuses: list[Status] = field(default_factory=list)
 
     @cached_property
     def theta(self) -> Potentials:
@@ -161,6 +163,7 @@ class PredictionRequest:
         if len(bad):
             reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
             raise InfeasibleError(reason, instance=int(bad[0]))
+        self.statuses.append(belief.status)
         return belief
 
     def restricted(self, mask: Bools) -> PredictionRequest:
