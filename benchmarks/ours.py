@@ -373,8 +373,7 @@ def image(workload: str) -> Here:
     def make(quick: bool) -> Run:
         size = w.sizes(workload, quick)
         x, y, _ = w.pictures(6, 24, size["labels"], seed=5, noise=0.5)
-        model = ms.MSSVM(ms.Grid(), inference="propagate", max_iter=20, random_state=0).fit(x, y)
-        model.set_params(inference="auto")
+        model = ms.MSSVM(ms.Grid(), max_iter=20, random_state=0).fit(x, y)
         big, truth, _ = w.pictures(1, size["side"], size["labels"], seed=6, noise=0.5)
 
         def run() -> Outcome:

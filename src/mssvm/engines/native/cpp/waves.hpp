@@ -184,7 +184,8 @@ public:
     }
 
     int64_t at_a_time(int64_t b) const {
-        return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(w_->entries(b) + 1)));
+        // Loading and storing a large grid costs as much as several sweeps.
+        return std::max<int64_t>(3, int64_t(WORK_AT_A_TIME / double(w_->entries(b) + 1)));
     }
 
     void load(unsigned, const int64_t *who) {
