@@ -1,4 +1,4 @@
-"""The picture at the head of the README: a partly labelled sentence and a scribbled photograph, before and after.
+"""The picture at the head of the README: a partly labelled sentence and a scribbled picture, before and after.
 
 python tools/front_picture.py [docs/front.png]
 """
@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import mssvm as ms
-from mssvm.data.embedded import MISSING, chunking, photograph
+from mssvm.data.embedded import MISSING, chunking, landscape
 
 COLOURS = ["#2b4c7e", "#7fb069", "#e6aa68", "#ca3c25"]
 GREY = "#d9d9d9"
@@ -56,16 +56,16 @@ def colour_of(kind: str) -> int:
 
 
 def picture(axes: list[plt.Axes]) -> None:
-    shot = photograph(seed=0)
-    x = shot.pixels / 255.0
-    given = np.where(shot.given == MISSING, None, shot.given.astype(object))
+    scene = landscape(seed=0)
+    x = scene.pixels / 255.0
+    given = np.where(scene.given == MISSING, None, scene.given.astype(object))
     model = ms.MSSVM(ms.Grid(edges="contrast"), random_state=0).fit([x], [given])
     found = np.asarray(model.predict([x])[0])
     classes = {c: k for k, c in enumerate(model.classes_.tolist())}
     strokes = np.array([[np.nan if v is None else classes[v] for v in row] for row in given])
     painted = np.vectorize(classes.get)(found)
     colours = ListedColormap(COLOURS[: len(classes)])
-    axes[0].imshow(shot.pixels)
+    axes[0].imshow(scene.pixels)
     axes[1].imshow(np.full((*strokes.shape, 3), 0.93))
     axes[1].imshow(strokes, cmap=colours, vmin=0, vmax=len(classes) - 1, interpolation="nearest")
     axes[2].imshow(painted, cmap=colours, vmin=0, vmax=len(classes) - 1)

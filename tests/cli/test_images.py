@@ -14,7 +14,7 @@ import mssvm as ms
 from mssvm.cli import main
 from mssvm.cli.masks import colours_of
 from mssvm.data import read, weak_pictures
-from mssvm.data.embedded import photograph, write_pictures
+from mssvm.data.embedded import landscape, write_pictures
 from mssvm.data.readers import png
 from mssvm.estimators.plots import entropy
 from mssvm.experiments import demo
@@ -137,19 +137,19 @@ def test_scribbled_discs_are_found_from_defaults(tmp_path, capsys, monkeypatch) 
         assert bench_scribbles.overlap(found, truth, given) >= 0.85
 
 
-def test_the_demonstration_paints_a_photograph(tmp_path, capsys, monkeypatch) -> None:
-    scene = photograph(12, 18, share=0.3, seed=3)
-    assert np.array_equal(scene.pixels, photograph(12, 18, share=0.3, seed=3).pixels)
+def test_the_demonstration_paints_a_landscape(tmp_path, capsys, monkeypatch) -> None:
+    scene = landscape(12, 18, share=0.3, seed=3)
+    assert np.array_equal(scene.pixels, landscape(12, 18, share=0.3, seed=3).pixels)
     assert np.unique(scene.truth).tolist() == [0, 1, 2, 3]
     assert np.all((scene.given == scene.truth) | (scene.given == 255)) and (scene.given != 255).mean() >= 0.3
-    monkeypatch.setattr(demo, "photograph", lambda seed: scene)
+    monkeypatch.setattr(demo, "landscape", lambda seed: scene)
     files = demo.write_files(tmp_path)
-    commands = [arguments for _, arguments in demo.commands(files, tmp_path) if str(files.photograph) in arguments]
+    commands = [arguments for _, arguments in demo.commands(files, tmp_path) if str(files.landscape) in arguments]
     assert [arguments[0] for arguments in commands] == ["fit", "predict"]
     assert all(run(capsys, *arguments)[0] == 0 for arguments in commands)
     figure, text = demo.painted(tmp_path, 3).items
     titles = [re.search(r"<title>(.*?)</title>", drawing)[1] for drawing in figure.drawings]
-    assert titles == ["photograph", "labels given", "predicted", "uncertainty"]
+    assert titles == ["picture", "labels given", "predicted", "uncertainty"]
     found = np.array(Image.open(tmp_path / "painted" / "masks" / "000.png"))
     right = (found == scene.truth)[scene.given == 255].mean()
     assert f"{right:.1%} came out right" in text.text and right > 0.7

@@ -498,6 +498,29 @@ def test_latent_classifier_finds_prototypes():
         assert margin.score(x[200:], y[200:]) > 0.9
 
 
+@pytest.mark.parametrize(
+    ("arguments", "settings", "proper"),
+    [
+        ((), {"hidden": 2}, "MSSVM(Chain(hidden=2))"),
+        ((ms.Grid(),), {"hidden": 2}, "MSSVM(Grid(hidden=2))"),
+        ((), {"edges": "contrast"}, "MSSVM(Grid(edges='contrast'))"),
+    ],
+)
+def test_a_parameter_of_the_structure_is_sent_there(arguments, settings, proper):
+    with pytest.raises(TypeError, match="a parameter of the structure") as raised:
+        ms.MSSVM(*arguments, **settings)
+    assert f"write {proper}." in str(raised.value)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        ms.EpsilonSSVM(colour=1)
+
+
+@pytest.mark.parametrize("annotators", [None, ms.Annotators()])
+def test_training_on_nothing_is_refused(annotators):
+    for X in ([], np.zeros((0, 3)), [np.zeros((2, 3))]):
+        with pytest.raises(InputError, match="y is empty; HCRF needs at least one instance with a label"):
+            ms.HCRF(annotators=annotators).fit(X, [])
+
+
 def test_solver_objects_pass_through():
     model = ms.CRF(solver=Subgradient(max_iter=2, rate=0.1)).fit(X, Y)
     assert "All 2 epochs" in model.training_["message"]

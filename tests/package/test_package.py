@@ -71,3 +71,8 @@ def test_doors_are_public_and_all_names_exist() -> None:
     assert all(getattr(ms, name) is not None for name in ms.__all__)
     with pytest.raises(AttributeError):
         ms.inference.Guess  # noqa: B018
+
+
+def test_the_package_shows_public_names_only() -> None:
+    assert dir(ms) == sorted(ms.__all__)
+    assert not {"Any", "import_module", "moved_name", "MEMBERS"} & set(dir(ms))

@@ -25,7 +25,7 @@ def demo(
     if data_only:
         folder.mkdir(parents=True, exist_ok=True)
         files = write_files(folder, seed)
-        for path in (files.chunks, files.chunks_test, files.photograph, files.pictures, files.chain):
+        for path in (files.chunks, files.chunks_test, files.landscape, files.pictures, files.chain):
             print(path)
         return
     main(DemoSettings(n_draws=draws, seed=seed), folder)

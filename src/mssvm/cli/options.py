@@ -57,7 +57,7 @@ MissingColour = Annotated[str, typer.Option(help="Colour of missing labels in co
 Limit = Annotated[int, typer.Option(min=1, max=1 << 20, help="Lines, arrays and pictures may be so many times larger.")]
 Hidden = Annotated[
     int | None,
-    typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, for sequence classes 3."),
+    typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, or 3 with --structure sequence."),
 ]
 Edges = Annotated[
     str | None,
@@ -65,7 +65,7 @@ Edges = Annotated[
 ]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
-Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else belief propagation.")]
+Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else a bound or propagation.")]
 DecodeOf = Annotated[str | None, one_of(DECODERS, "--decode", text="How labels are decided; else as the model says.")]
 Decode = Annotated[
     str, one_of(DECODERS, text="map: the best labelling; marginal: the most probable labels; auto: by the method.")

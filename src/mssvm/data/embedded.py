@@ -86,7 +86,7 @@ def _as_bytes(pixels: AnyArray, given: AnyArray, truth: AnyArray) -> WeakPicture
     return WeakPicture(colours, given.astype(np.uint8), truth.astype(np.uint8))
 
 
-def photograph(height: int = 60, width: int = 90, share: float = 0.02, seed: int = 0) -> WeakPicture:
+def landscape(height: int = 60, width: int = 90, share: float = 0.02, seed: int = 0) -> WeakPicture:
     """A landscape as a camera might see it, with light, clouds, texture and grain: sky (0), hills (1), meadow (2) and a
     lake (3) that mirrors the sky; thin strokes label a share of its pixels."""
     rng = np.random.default_rng(seed)

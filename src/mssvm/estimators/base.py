@@ -6,8 +6,11 @@ import inspect
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict
+from functools import wraps
+from operator import length_hint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -19,7 +22,7 @@ from mssvm.annotators.confusion import Confusion
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.registry import DECODERS, MEMBERS, Member
+from mssvm.core.registry import DECODERS, MEMBERS, STRUCTURES, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
 BOUNDED = "decomposition bound"  # as inference names it
+P = ParamSpec("P")
 
 
 def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signature:
@@ -57,9 +61,42 @@ def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signatu
     return inspect.Signature(list(parameters.values()))
 
 
+def _points_to_structures(constructor: Callable[P, None]) -> Callable[P, None]:
+    """A constructor whose error says where a parameter of a structure belongs."""
+    known = inspect.signature(constructor).parameters
+
+    @wraps(constructor)
+    def checked(*args: P.args, **settings: P.kwargs) -> None:
+        for name, value in settings.items():
+            structures = [] if name in known else _structures_with(name)
+            if structures:
+                member = type(args[0]).__name__
+                given = [type(argument).__name__ for argument in args[1:]]
+                structure = given[0] if given and given[0] in structures else structures[0]
+                proper = f"{member}({structure}({name}={checks.shown(value)}))"
+                raise TypeError(f"{name} is a parameter of the structure, not of {member}; write {proper}.")
+        constructor(*args, **settings)
+
+    return checked
+
+
+def _structures_with(parameter: str) -> list[str]:
+    """The names of the structures that have the parameter."""
+    names = []
+    for entry in STRUCTURES.values():
+        if parameter in inspect.signature(resolve_name(entry.place)).parameters:
+            names.append(entry.name)
+    return names
+
+
 def _one_label(estimator: StructuredEstimator) -> bool:
-    """Whether every instance has one label, so that its probabilities are one row of a matrix."""
-    return plan.structure_of(estimator.structure).depth == 0
+    """Whether every instance has one label, so that its probabilities are one row of a matrix; otherwise an error,
+    which scikit-learn makes the cause of its own."""
+    structure = plan.structure_of(estimator.structure)
+    if structure.depth == 0:
+        return True
+    name = type(structure).__name__
+    raise AttributeError(f"{name} has several labels an instance; predict_marginals has the probabilities of each.")
 
 
 @documented
@@ -85,6 +122,7 @@ class StructuredEstimator(Plots):
     confusion_: Confusion
     prediction_status_: PredictionStatus
 
+    @_points_to_structures
     def __init__(
         self,
         structure: Structure | None = None,
@@ -215,6 +253,8 @@ class StructuredEstimator(Plots):
         >>> clf.classes_.tolist()
         ['B', 'I', 'O']
         """
+        if length_hint(y, 1) == 0:
+            raise InputError(f"y is empty; {type(self).__name__} needs at least one instance with a label.")
         predictor = self._predictor
         if self._decoder(None, exact=True) == "marginal":
             # The largest of the posterior marginals is the best label for Hamming.

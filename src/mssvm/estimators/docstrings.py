@@ -20,10 +20,10 @@ C : float
 loss : None, "hamming", "zero" or a loss object
     Delta; None is the member's own (Hamming, or none for likelihoods).
 solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
-    "auto" is L-BFGS with exact inference, for members with a maximum at temperatures that fall to where they
-    predict best ("lbfgs": further, to the minimum of the objective itself). With approximate inference it is
-    "bcfw" for members with a maximum where every label is known, otherwise "adam": subgradient descent with Adam's
-    rates and averaging ("subgradient" has AdaGrad's).
+    "auto" is L-BFGS with exact inference and with "decompose", for members with a maximum at temperatures that fall
+    to where they predict best ("lbfgs": further, to the minimum of the objective itself). With belief propagation it
+    is "bcfw" for members with a maximum where every label is known ("cutting-plane" where minimum cuts prove the
+    maxima), otherwise "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
 inference : "auto", "exact", "decompose", "propagate", "toulbar2" or an inference object
     "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on graphs of pairs, a convergent
     upper bound, which predicts what it trained, and "propagate", belief propagation, on other graphs and with solvers

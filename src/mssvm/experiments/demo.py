@@ -22,7 +22,7 @@ from rich.text import Text as Line
 from mssvm.cli.versions import versions
 from mssvm.core.arrays import AnyArray
 from mssvm.core.topology import Topology
-from mssvm.data.embedded import photograph, weak_pictures, write_chunking, write_pictures
+from mssvm.data.embedded import landscape, weak_pictures, write_chunking, write_pictures
 from mssvm.data.readers import png
 from mssvm.data.readers.images import MISSING
 from mssvm.experiments.members import NAMES, Arena
@@ -77,7 +77,7 @@ class DemoFiles:
 
     chunks: Path
     chunks_test: Path
-    photograph: Path
+    landscape: Path
     pictures: Path
     chain: Path
 
@@ -85,9 +85,9 @@ class DemoFiles:
 def write_files(folder: Path, seed: int = 0) -> DemoFiles:
     """Write all files. The pictures to compare on are small, so that inference on them is exact."""
     train, test = write_chunking(folder)
-    photo = write_pictures(folder / "photograph", [photograph(seed=seed)])
+    landscapes = write_pictures(folder / "landscape", [landscape(seed=seed)])
     pictures = write_pictures(folder / "pictures", weak_pictures(9, 6, 14, share=0.15, noise=45.0, seed=seed))
-    return DemoFiles(train, test, photo, pictures, write_chain(folder / "hidden-chain.jsonl", 60, seed))
+    return DemoFiles(train, test, landscapes, pictures, write_chain(folder / "hidden-chain.jsonl", 60, seed))
 
 
 def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
@@ -121,16 +121,16 @@ def commands(files: DemoFiles, folder: Path) -> list[tuple[str, list[str]]]:
     out = str(folder / "predicted.jsonl")
     train = str(files.chunks)
     test = str(files.chunks_test)
-    photo = str(files.photograph)
-    painter = str(folder / "photograph.safetensors")
+    scene = str(files.landscape)
+    painter = str(folder / "landscape.safetensors")
     return [
         ("look at sentences half of whose chunk tags are missing", ["check", train]),
         ("learn from them", ["fit", train, "-o", model, "--structure", "chain", "--method", "mssvm", "--hidden", "2"]),
         ("tag new sentences, with probabilities", ["predict", model, test, "--marginals", "-o", out]),
         ("see how good the tags are", ["evaluate", model, test, "--by-class"]),
         ("compare members of the family", ["compare", train, "--hidden", "2", "--cv", "3"]),
-        ("learn a photograph from a few strokes", ["fit", photo, "-o", painter]),
-        ("paint the rest of it", ["predict", painter, photo, "-o", str(folder / PAINTED), "--uncertainty"]),
+        ("learn a picture from a few strokes", ["fit", scene, "-o", painter]),
+        ("paint the rest of it", ["predict", painter, scene, "-o", str(folder / PAINTED), "--uncertainty"]),
         ("and others on pictures", ["compare", str(files.pictures), "--methods", "crf,ssvm", "--cv", "3"]),
     ]
 
@@ -151,12 +151,12 @@ def run_commands(files: DemoFiles, folder: Path, console: Console) -> list[Secti
 
 
 def painted(folder: Path, seed: int) -> Section:
-    """The photograph, its given labels, the predicted ones, and their uncertainty."""
-    scene = photograph(seed=seed)
+    """The landscape, its given labels, the predicted ones, and their uncertainty."""
+    scene = landscape(seed=seed)
     predicted = _channel(folder / PAINTED / "masks" / "000.png")
     uncertainty = _channel(folder / PAINTED / "uncertainty" / "000.png")
     drawings = [
-        colour_picture("photograph", scene.pixels),
+        colour_picture("picture", scene.pixels),
         label_picture("labels given", np.where(scene.given == MISSING, -1, scene.given.astype(int))),
         label_picture("predicted", predicted.astype(int)),
         scalar_picture("uncertainty", uncertainty.astype(float), 0.0, 255.0),
@@ -168,7 +168,7 @@ def painted(folder: Path, seed: int) -> Section:
         f"Strokes label {share:.1%} of the pixels as sky, hills, meadow or lake; of the others {right:.1%} came out "
         "right. Uncertainty is the entropy of a pixel's label: white is undecided."
     )
-    return Section("photograph", "A photograph labelled by strokes", [Figure("", drawings, columns=2), Text(text)])
+    return Section("landscape", "A picture labelled by strokes", [Figure("", drawings, columns=2), Text(text)])
 
 
 def _channel(path: Path) -> AnyArray:
@@ -202,7 +202,7 @@ def main(settings: DemoSettings | None = None, folder: Path | None = None, conso
 
 def _page(table: ReportTable, sections: list[Section], settings: DemoSettings, seconds: float) -> str:
     lead = (
-        "Members of the family on small problems: chains simulated with hidden variables, a photograph and smaller "
+        "Members of the family on small problems: chains simulated with hidden variables, a landscape and smaller "
         "pictures labelled by a few strokes, and sentences of which half of the chunk tags are missing. Small data: "
         "differences within their errors mean nothing."
     )
