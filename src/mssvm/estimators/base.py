@@ -597,7 +597,8 @@ class StructuredEstimator(Plots):
         return prediction.request(self.encoder_, self.coef_, planner, self._predictor, X, known, self._compiled)
 
     def _trained_by(self) -> tuple[Any, ...]:
-        """What "auto" needs to know to predict as it trained: weights of one inference are not those of another."""
+        """The last arguments of ``inference_of`` (n_trained, wide, effort), so that "auto" predicts by the bound if it
+        trained by the bound: weights of one inference are not those of another."""
         trained = getattr(self, "training_", {})
         if BOUNDED not in trained.get("methods", {}):
             return ()

@@ -87,9 +87,9 @@ class TrainingPlan:
     ) -> Solver[Any]:
         """The solver: a solver object as it is, or that of a name with the estimator's settings.
 
-        "auto" depends on the problem: whether inference is ``exact``; whether it is so by minimum ``cuts`` at
-        temperature 0, for a few weights; whether there is a ``dual``; the share of ``missing`` labels; and whether
-        values are convergent bounds (``bounded``).
+        "auto" depends on the problem: whether inference is ``exact``, also at the first temperatures of L-BFGS; whether
+        it is exact at the target alone, by minimum ``cuts``, and weights are few; whether there is a ``dual``; the
+        share of ``missing`` labels; and whether values are convergent bounds (``bounded``).
         """
         solver = self.solver
         settings: dict[str, Any] = {}
@@ -157,7 +157,7 @@ def inference_of(
 ) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
     so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
-    ``wide`` is what it does where it is not exact. Predictions of weights that were trained so are made so."""
+    ``wide`` is what it does where it is not exact. Predictions pass what their training used."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object

@@ -66,7 +66,8 @@ class Training:
         return Planner(self.inference, self.plan.engine)
 
     def _wide(self) -> str:
-        """What "auto" does on wide graphs: the bound where L-BFGS minimises it, on data and kernels at hand."""
+        """What "auto" does on wide graphs: "decompose" where L-BFGS minimises the unified objective on data in memory
+        by native kernels, "propagate" elsewhere and where minimum cuts may prove maxima."""
         plan = self.plan
         smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
         able = plan.engine.name == "native" and hasattr(self.data, "sample")
@@ -74,8 +75,8 @@ class Training:
         return "decompose" if smooth and able and own and not self._cuts() else "propagate"
 
     def _cuts(self) -> bool:
-        """Whether maxima are all that is asked, of two states each and every label known: what minimum cuts can prove,
-        and cutting planes then certify."""
+        """Whether inference is a maximum over variables of at most two states, with every label known and nothing
+        hidden. Minimum cuts can prove such maxima, and cutting planes then certify the training."""
         objective = self.plan.objective
         sample: Sample = self.data.sample  # type: ignore[attr-defined]
         known = int(np.count_nonzero(sample.query.allowed & sample.truth)) == sample.batch.n_vars

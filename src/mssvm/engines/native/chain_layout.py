@@ -3,7 +3,7 @@
 A layout puts variables into groups of as many as a vector has lanes: variables of one level of their graphs (neighbours
 are in different levels) that have the same number of states, the same kinds of factors and, at two temperatures, the
 same roles. Instances of one graph run side by side, position by position; a single large graph runs along its levels,
-on a grid the diagonals. A slot is one factor of one variable; groups have slots as their variables have.
+on a grid the diagonals. A slot is one factor of one variable; the k-th slots of a group's variables are one slot of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Record, RecordTy
 from mssvm.core.topology import Batch, Topology, offsets, ranks
 from mssvm.engines.native.chains import chain_cover
 
-TASK_VARIABLES = 1 << 14  # of the instances of a task, unless one vector of them has more
+TASK_VARIABLES = 1 << 14  # of a task, which one thread runs; one vector of instances may have more
 NO_INTS = np.zeros(0, dtype=np.int64)
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -151,7 +151,7 @@ class LayoutBuilder:
         self.tables = self._tables()
 
     def _place_instances(self, instances: Ints) -> None:
-        """Instances of one graph next to each other, and the task of each: some vectors of them."""
+        """Sort instances by graph, and cut those of one graph into tasks of whole vectors."""
         batch = self.batch
         self.instances = instances[np.argsort(batch.topology_of[instances], kind="stable")]
         kinds = batch.topology_of[self.instances]

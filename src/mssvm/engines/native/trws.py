@@ -1,4 +1,8 @@
-"""The decomposition bound by compiled sweeps: at one temperature (``cpp/trws.hpp``), at two (``cpp/nested.hpp``)."""
+"""The decomposition bound by compiled sweeps: at one temperature (``cpp/trws.hpp``), at two (``cpp/nested.hpp``).
+
+What sweeps change, and a later call goes on from, are messages along factors at one temperature, and at two the shifts
+of every variable's scores in each of its chains.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,8 @@ NESTED_READ = Function("mssvm_nested_read", **_CALL)
 
 
 class ChainPlan:
-    """The bound on some instances of a batch, pairwise all of them; at two temperatures where some are ``hidden``."""
+    """The bound on some instances of a batch, all of them pairwise. With a mask of ``hidden`` variables it has two
+    temperatures: eps_h for these, eps_y for the others."""
 
     def __init__(self, batch: Batch, instances: Ints, workers: Workers, hidden: Bools | None = None) -> None:
         self.batch = batch
@@ -102,7 +107,7 @@ class ChainRun:
         return np.zeros(self.plan.layout.tables.total)
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
-        """Take scores over; messages stay as they are. One temperature is both."""
+        """Copy scores into lanes and scale tables; messages stay as they are. With one temperature eps_y = eps_h."""
         plan = self.plan
         batch = self.plan.batch
         scaled = self.plan.layout.tables
@@ -119,7 +124,7 @@ class ChainRun:
             scaled_at=scaled.scaled_at,
             weight=scaled.weight,
             scaled=self._scaled,
-            eps=float(eps_h),
+            eps=float(eps_h),  # of scaled tables; at two temperatures outputs are summed in scores
             safe=SAFE_NESTED if plan.layout.nested else SAFE,
             threads=plan.workers.idle,
         )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 COLD_SWEEPS = 20  # before the first evaluation of a training
 AT_A_TIME = 8  # sweeps between two looks at the bound
-LOWEST = 0.05  # of eps_h: the eps_y at which a maximum over outputs is swept
-PROVEN = 1e-9  # of a maximum: a gap that is rounding
+LOWEST = 0.05  # least eps_y of a sweep at two temperatures, as a share of eps_h
+PROVEN = 1e-9  # relative gap between bound and labelling that is rounding: the labelling is the maximum
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,8 @@ class ChainTask:
 
     @property
     def moving(self) -> float:
-        """The lowest eps_y at which sweeps move scores between chains: a maximum has no marginals to make equal."""
+        """The eps_y of sweeps. At two temperatures they make marginals equal, which a maximum does not have: eps_y is
+        raised to a share of eps_h, and only the value is computed at eps_y itself."""
         return max(self.eps_y, LOWEST * self.eps_h) if self.nested else self.eps_y
 
     @cached_property
@@ -65,7 +66,11 @@ class ChainTask:
 
 
 class ChainAnswer:
-    """One call: ``belief`` is completed by the task's instances. Without a ``side`` it begins without messages."""
+    """One call of a bound: writes the task's instances into ``belief``.
+
+    A ``side`` of training ("plus" or "minus") makes a fixed number of sweeps from the messages of its last call;
+    without one ("") a call begins with messages of zero and sweeps until the bound has converged.
+    """
 
     def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str) -> None:
         self.task = task

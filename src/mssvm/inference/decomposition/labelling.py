@@ -38,7 +38,8 @@ class Labelling:
         self.states = np.where(chosen, states, self.states)
 
     def improve(self, upper: Floats) -> Floats:
-        """Raise scores where the bound from above is not met; a bound that cuts may have lowered."""
+        """Look for better labellings of the instances whose score is below ``upper``; returns ``upper``, lowered where
+        minimum cuts prove less."""
         self._relabel(self._open(upper))
         upper = self._cut(upper)
         self._search(self._open(upper))

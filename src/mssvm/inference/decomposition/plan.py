@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DecompositionPlan:
-    """The bound on one batch. ``kept`` has the messages of training by side and instances, for all temperatures."""
+    """The bound on one batch.
+
+    ``kept`` has the messages of training, by side, number of temperatures (one or two) and instances; messages are
+    scores, which serve any temperatures. ``recalled`` has those of a checkpoint until ``run`` first needs them.
+    """
 
     settings: Decompose
     batch: Batch
