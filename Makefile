@@ -84,7 +84,7 @@ TORCH_VENV := $(VENV)-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 
 $(TORCH_STAMP): $(STAMP) Makefile
-	@$(PY) -m venv --system-site-packages $(TORCH_VENV)
+	@$(PY) -m venv --clear $(TORCH_VENV)
 	@$(TORCH_VENV)/bin/python -c "import sysconfig, pathlib, sys; \
 	  pathlib.Path(sysconfig.get_path('purelib'), 'base.pth').write_text('import site; site.addsitedir(%r)\n' % sys.argv[1])" \
 	  "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
