@@ -76,7 +76,7 @@ test-native: $(STAMP)
 	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
 	  $(FIXED) $(PY) -m pytest -q --native $(SANITIZED)/thread $(THREAD_TESTS)
 
-# PyTorch in an environment of its own on top of .venv. One that is installed for this Python already is used as it is;
+# PyTorch in an environment of its own on top of .venv. One that is installed in .venv already is used as it is;
 # otherwise its CPU build, a tenth of the size of the others. Where pip's index lacks it, PIP_EXTRA_INDEX_URL names one
 # that has it, or TORCH another build: make test-torch TORCH=torch
 TORCH := torch==2.13.0+cpu
