@@ -5,7 +5,7 @@ direction; "features" also gives every edge the colours around both its ends. So
 --choosing trains on the first 100 images and tests on the next 50, which is where C and solver were chosen.
 
 Run: python benchmarks/bench_snakes.py [--choosing] [--members SSVM] [--inputs features] [--inferences auto propagate]
-The file, snakes_inference.json, is written anew by every run; snakes.json has the runs behind docs/defaults.md, by propagation.
+The file, snakes_inference.json, is written anew by every run; snakes.json has the runs behind docs/defaults.md.
 """
 
 from __future__ import annotations
