@@ -31,7 +31,7 @@ def laid_out(member: type = ms.HCRF) -> tuple[TrainingData, Votes]:
 
 
 def problem_of(data: TrainingData, evidence: np.ndarray) -> TrainingProblem:
-    sample = replace(data.sample, evidence=_over_states(data, evidence))
+    sample = replace(data.sample, evidence=_over_states(data.encoded, evidence))
     return replace(data, sample=sample).pose(ms.inference.Auto())
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from mssvm.annotators.confusion import Annotators, Confusion
 from mssvm.annotators.votes import RawVotes, Votes
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
 
@@ -82,11 +82,8 @@ def _aggregate(votes: Any, posterior_of: Any) -> Any:
     labels = vocabulary.decode(states)
     if raw.shapes and raw.shapes[0] == ():
         return labels
-    return [_part(labels, gold.ptr, b).reshape(shape) for b, shape in enumerate(raw.shapes)]
-
-
-def _part(values: AnyArray, ptr: Any, b: int) -> AnyArray:
-    return values[ptr[b] : ptr[b + 1]]
+    parts = np.split(labels, gold.ptr[1:-1])
+    return [part.reshape(shape) for part, shape in zip(parts, raw.shapes, strict=True)]
 
 
 def _depth(votes: Any) -> int:
@@ -95,13 +92,9 @@ def _depth(votes: Any) -> int:
     if first is None:
         raise InputError("votes holds no instances.")
     if isinstance(first, Mapping):
-        first = _first_value(first)
+        first = next(iter(first.values()), None)
     depth = 0
     while isinstance(first, (list, tuple, np.ndarray)) and len(first):
         depth += 1
         first = first[0]
     return depth
-
-
-def _first_value(votes: Mapping[Hashable, Any]) -> Any:
-    return next(iter(votes.values()), None)

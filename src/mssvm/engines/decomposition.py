@@ -1,11 +1,12 @@
 """The decomposition bound on an engine: a pairwise graph as monotone chains that share the scores of their variables.
 
-    chains_of(engine, batch, instances)  -> ChainPlan    chains and layout, from the graphs alone
-    plan.run()                           -> ChainRun     messages: load scores, sweep, read marginals, decode
+    chains_of(engine, batch, instances, hidden)  -> ChainPlan    chains and layout, from the graphs alone
+    plan.run()                                   -> ChainRun     messages: load scores, sweep, read marginals, decode
 
     PS[eps] theta  <=  sum_c PS[eps rho_c] theta_c  +  sum_i PS[eps l_i] theta_i,    l_i = 1 - sum of rho_c through i
 
-for one temperature, sums at eps > 0 and maxima at 0. Messages are scores and serve any temperature. Engines without
+at one temperature, sums at eps > 0 and maxima at 0; with a mask of ``hidden`` variables every chain is exact at two.
+Messages are scores and serve any temperature. Engines without
 chains of their own (``Engine.chains``) are served by the native one, or the reference where that is not compiled.
 """
 

@@ -36,6 +36,7 @@ from mssvm.losses import Zero
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Solution
 from mssvm.structures import Encoder
+from mssvm.structures.encoded import Encoded
 
 ITERATIONS = 20  # of the solver in every round but the last
 
@@ -123,11 +124,11 @@ class Rounds:
         plan = data.plan
         if max_iter is not None and isinstance(plan.solver, str):
             plan = replace(plan, max_iter=min(max_iter, plan.max_iter or max_iter))
-        sample = replace(data.sample, evidence=_over_states(data, evidence))
+        sample = replace(data.sample, evidence=_over_states(data.encoded, evidence))
         if not isinstance(plan.objective.loss, Zero):
             voted = ~data.observed.single & data.observed.observed
             expected_loss = np.where(voted[:, None], 1.0 - posterior, 0.0)
-            sample = replace(sample, extra_loss=_over_states(data, expected_loss))
+            sample = replace(sample, extra_loss=_over_states(data.encoded, expected_loss))
         training = Training(replace(data, plan=plan, sample=sample), self.hooks)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -150,9 +151,7 @@ def with_votes(
     flat = Votes.encode(raw, np.diff(encoded.labels.ptr), vocabulary, names)
     evidence = confusion.evidence(flat, weight)
     gold = vocabulary.encode(raw.labels(vocabulary.classes), encoded.labels.shapes, "votes")
-    over_states = np.zeros(encoded.batch.n_states)
-    over_states[encoded.states_at] = evidence.ravel()
-    return replace(request.restricted(gold.mask), evidence=over_states)
+    return replace(request.restricted(gold.mask), evidence=_over_states(encoded, evidence))
 
 
 class TruthPosterior:
@@ -168,12 +167,12 @@ class TruthPosterior:
 
     def __call__(self, w: Floats, evidence: Floats) -> Floats:
         theta = self.features.forward(w)
-        observed = Potentials(theta.unary + _over_states(self.data, evidence), theta.tables)
+        observed = Potentials(theta.unary + _over_states(self.data.encoded, evidence), theta.tables)
         return self.data.encoded.over_sites(self.bound(observed).mu.unary)
 
 
-def _over_states(data: TrainingData, by_site: Floats) -> Floats:
+def _over_states(encoded: Encoded, by_site: Floats) -> Floats:
     """An array (sites, classes) over all states of the batch, zero on other variables."""
-    out = np.zeros(data.encoded.batch.n_states)
-    out[data.encoded.states_at] = by_site.ravel()
+    out = np.zeros(encoded.batch.n_states)
+    out[encoded.states_at] = by_site.ravel()
     return out
