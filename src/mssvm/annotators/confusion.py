@@ -4,18 +4,20 @@ Every annotator has one table, or one for each vote that they gave to the site b
 worker who has begun a span goes on with it, whatever the truth (Simpson and Gurevych 2019, sequential annotators).
 Tables shrink towards one that all annotators share, with ``strength`` pseudo-votes a row; the shared table shrinks
 towards the identity, with ``diagonal`` pseudo-votes a row. So few votes by one annotator do not overfit, and without
-any votes everybody is perfect.
+any votes everybody is perfect. With ``groups`` an annotator's table shrinks towards that of the group, and the group's
+towards the shared one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from mssvm.annotators.votes import Votes
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.checks import count, number
+from mssvm.core.checks import count, number, shown
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 
@@ -31,7 +33,8 @@ class Annotators(Settings):
     ----------
     context : "auto", "none" or "previous"
         What a vote depends on beside the true label: nothing, or the same annotator's vote on the site before. "auto"
-        is "previous" on sequences and "none" elsewhere.
+        is "previous" on sequences and "none" elsewhere. Use "none" for labelling functions that mark spans: their
+        votes inside a span follow from its first one, and would say nothing.
     strength : float
         Pseudo-votes, by the shared table, in every row of an annotator's table.
     diagonal : float
@@ -39,6 +42,9 @@ class Annotators(Settings):
     weight : float
         Exponent of the votes' likelihood, in (0, 1]. Below 1 votes count for less than independent ones would:
         annotators make the same mistakes, and one mistake often covers several sites.
+    groups : mapping of annotators to names of groups
+        Annotators of one group (experts, students, one version of a program) are alike: their tables shrink towards
+        the group's. Annotators without a group shrink towards the table that all share.
     max_iter : int
         Rounds of expectation (true labels given votes and features) and maximisation (tables and weights).
     tol : float
@@ -53,10 +59,13 @@ class Annotators(Settings):
     strength: float = 20.0
     diagonal: float = 50.0
     weight: float = 1.0
+    groups: Mapping[Hashable, Hashable] | None = None
     max_iter: int = 10
     tol: float = 1e-3
 
     def __post_init__(self) -> None:
+        if self.groups is not None and not isinstance(self.groups, Mapping):
+            raise InputError(f"groups must map annotators to names of groups, got {shown(self.groups)}.")
         if self.context not in CONTEXTS:
             raise InputError(f"context must be 'auto', 'none' or 'previous', got {self.context!r}.")
         number(self.strength, "strength", low=0.0)
@@ -98,7 +107,8 @@ class Confusion:
         if shared is None:
             shared = totals.sum(axis=0) + settings.diagonal * np.eye(votes.n_classes) + SPREAD
             shared /= shared.sum(axis=-1, keepdims=True)
-        tables = totals + max(settings.strength, 1e-12) * shared
+        strength = max(settings.strength, 1e-12)
+        tables = totals + strength * _centres(votes.names, totals, shared, strength, settings.groups or {})
         tables /= tables.sum(axis=-1, keepdims=True)
         with np.errstate(divide="ignore"):
             return cls(np.log(tables), shared, sequential)
@@ -131,6 +141,24 @@ class Confusion:
         for state in range(votes.n_classes):
             total[:, state] = np.bincount(votes.site, weights=by_member[:, state], minlength=votes.n_sites)
         return total
+
+
+def _centres(
+    names: tuple[Hashable, ...],
+    totals: Floats,
+    shared: Floats,
+    strength: float,
+    groups: Mapping[Hashable, Hashable],
+) -> Floats:
+    """[annotator, context, y, v]: the table that each annotator shrinks to, the group's or else the shared one."""
+    centres = np.broadcast_to(shared, totals.shape).copy()
+    for group in dict.fromkeys(groups.values()):
+        members = [k for k, name in enumerate(names) if name in groups and groups[name] == group]
+        if not members:
+            continue
+        table = totals[members].sum(axis=0) + strength * shared
+        centres[members] = table / table.sum(axis=-1, keepdims=True)
+    return centres
 
 
 def expected_counts(votes: Votes, posterior: Floats, sequential: bool) -> Floats:

@@ -88,13 +88,25 @@ class AnnotatorTable:
         raise KeyError(name)
 
     def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self, most: int | None = None) -> str:
+        """The table as text, the least accurate first; with ``most`` only so many rows, and a line that says so.
+
+        >>> crowd = ms.annotators.simulate(20, 10, seed=0)
+        >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(max_iter=2, tol=1.0), random_state=0)
+        >>> fitted.fit(crowd.X, crowd.votes).annotators_.to_text(most=1).splitlines()[-1]
+        'and 2 more, each more accurate'
+        """
         lines = [f"{'annotator':20} {'votes':>8} {'coverage':>8} {'accuracy':>8}  95% interval     votes too often for"]
-        for row in sorted(self.rows, key=lambda row: row.accuracy):
+        for row in sorted(self.rows, key=lambda row: row.accuracy)[:most]:
             favoured = self.classes[int(row.bias.argmax())]
             lines.append(
                 f"{row.name!s:20.20} {row.n_votes:8d} {row.coverage:8.1%} {row.accuracy:8.1%}  "
                 f"[{row.interval[0]:.1%}, {row.interval[1]:.1%}]   {favoured!s} ({row.bias.max():+.1%})"
             )
+        if most is not None and most < len(self.rows):
+            lines.append(f"and {len(self.rows) - most} more, each more accurate")
         return "\n".join(lines)
 
 

@@ -28,6 +28,18 @@ GOLD = "gold"  # the annotator who is always right
 Vote = tuple[int, Hashable, Any]  # site within the instance, annotator, label or set of labels
 
 
+def with_gold(votes: Sequence[Mapping[Any, Any]], gold: Sequence[Any]) -> list[dict[Any, Any]]:
+    """Votes by annotator, with the labels ``gold`` (MISSING where unknown) as votes of ``GOLD``.
+
+    Every instance then shows the shape of its labels, also one without votes.
+
+    >>> from mssvm.annotators.votes import with_gold
+    >>> with_gold([{"ann": ["B", "I"]}, {}], [[None, None], ["O"]])
+    [{'gold': [None, None], 'ann': ['B', 'I']}, {'gold': ['O']}]
+    """
+    return [{GOLD: labels, **given} for given, labels in zip(votes, gold, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class RawVotes:
     """Votes as they were given, instance by instance; ``gold`` is the true label of every site, MISSING if unknown.

@@ -21,7 +21,19 @@ from mssvm.core.text import printable
 ClickException: Any = typer.BadParameter.__mro__[2]
 
 INTERRUPTED = 130  # the exit code that typer gives to an interruption
-COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce", "completion")
+COMMANDS = (
+    "fit",
+    "predict",
+    "aggregate",
+    "evaluate",
+    "compare",
+    "inspect",
+    "check",
+    "demo",
+    "infer",
+    "reproduce",
+    "completion",
+)
 
 
 def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:

@@ -75,7 +75,17 @@ def describe(data: Dataset) -> dict[str, Any]:
         "missing": int(sizes.sum()) - sum(label is not None for label in site_labels),
         "bio_tags": is_bio(labels),
         "classes": {str(k): n for k, n in sorted(labels.items(), key=lambda item: str(item[0]))},
+        "annotators": _votes(data, len(shapes[0])),
     }
+
+
+def _votes(data: Dataset, depth: int) -> dict[str, int]:
+    """How many votes each annotator gave."""
+    counts: Counter[str] = Counter()
+    for given in data.votes or []:
+        for name, labels in given.items():
+            counts[name] += sum(label is not None for label in _flat(labels, depth))
+    return dict(counts.most_common())
 
 
 def _features(data: Dataset) -> str:
@@ -102,6 +112,9 @@ def _flat(values: Any, depth: int) -> Iterator[Any]:
 def _show(console: Console, fields: dict[str, Any], name: str) -> None:
     if not fields:
         return
-    console.print(pairs(name, ((k, v) for k, v in fields.items() if k not in ("classes", "bio_tags"))))
+    tabled = ("classes", "bio_tags", "annotators")
+    console.print(pairs(name, ((k, v) for k, v in fields.items() if k not in tabled)))
     if fields["classes"]:
         console.print(columns("Labels", ("class", "sites"), fields["classes"].items()))
+    if fields["annotators"]:
+        console.print(columns("Votes", ("annotator", "votes"), fields["annotators"].items()))

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from sklearn.exceptions import ConvergenceWarning
 
+from mssvm.annotators import Annotators
+from mssvm.annotators.votes import with_gold
 from mssvm.cli import options as o
 from mssvm.cli.interrupt import on_interruption
 from mssvm.cli.output import check_target
@@ -27,6 +29,7 @@ from mssvm.estimators.hooks import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 
 SAVED_EVERY = 1.0  # seconds
+MOST_ANNOTATORS = 12  # rows of their table
 
 
 def fit(
@@ -49,6 +52,11 @@ def fit(
     tol: Annotated[float | None, typer.Option(help="Tolerance of the solver; else its own.")] = None,
     n_init: Annotated[int, typer.Option(min=1, help="Random starts; the lowest objective wins.")] = 1,
     balanced: Annotated[bool, typer.Option("--balanced", help="Weigh classes by how rare they are.")] = False,
+    annotators: Annotated[
+        bool, typer.Option("--annotators", help="Learn from the votes of several annotators; 'y' is then the truth.")
+    ] = False,
+    vote_columns: o.VoteColumns = None,
+    context: o.Context = "auto",
     seed: o.Seed = 0,
     jobs: o.Jobs = -1,
     form: o.Format = None,
@@ -60,6 +68,8 @@ def fit(
 
     Example: mssvm fit train.jsonl -o model.safetensors --structure chain --hidden 2
 
+    Example: mssvm fit votes.jsonl -o model.safetensors --method hcrf --annotators
+
     Ctrl-C keeps a checkpoint beside the model file; the same command with --resume goes on from it.
 
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
@@ -68,7 +78,9 @@ def fit(
     with exclusive_lock(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
         _check_resume(checkpoint, resume)
-        reading = o.reading(form, structure, colour=missing_colour, limit=limit)
+        reading = o.reading(form, structure, colour=missing_colour, limit=limit, vote_columns=vote_columns)
+        if annotators and cluster is not None:
+            raise InputError("--annotators is for data in memory; leave --cluster out.")
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
             method,
@@ -79,8 +91,9 @@ def fit(
             tol=tol,
             inference=inference,
             decode=decode,
-            classes=o.classes_of(classes, train),
+            classes=o.classes_of(classes, train, annotators),
             n_init=n_init,
+            annotators=Annotators(context=context) if annotators else None,
             class_weight="balanced" if balanced else None,
             random_state=seed,
             n_jobs=jobs,
@@ -115,7 +128,7 @@ def _train(
     held_out = None
     if validation is not None:
         held_out = HeldOut(validation.X, validation.labels, validation.hidden, patience, naming=validation.places)
-    examples = (train.X, train.labels) if sharded is None else (sharded,)
+    examples = (train.X, _targets(estimator, train)) if sharded is None else (sharded,)
     with ProgressLine(title, quiet=quiet_seconds) as line, train.places():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the summary at the end says so too
         estimator.fit(
@@ -126,6 +139,13 @@ def _train(
         )
     if estimator.training_["outcome"] == "interrupted":
         raise KeyboardInterrupt
+
+
+def _targets(estimator: Any, train: Dataset) -> list[Any]:
+    """What is learned from: labels, or votes beside what labels there are."""
+    if estimator.annotators is None:
+        return train.labels
+    return with_gold(o.votes_of(train), train.y if train.y is not None else train.unlabelled())
 
 
 def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
@@ -165,7 +185,9 @@ def _against_majority(accuracy: float, estimator: Any) -> str:
 def _print_summary(estimator: Any, model: Path, train: Dataset | None, validation: Dataset | None) -> None:
     with on_interruption(lambda: f"{model} is complete"):
         print(printable(estimator.diagnose()))
-        if train is not None:
+        if estimator.annotators is not None:
+            print(printable(estimator.annotators_.to_text(MOST_ANNOTATORS)))
+        elif train is not None:
             with train.places():
                 accuracy = scores(estimator, train).accuracy
             print(f"Accuracy on the training labels: {accuracy:.2%}{_against_majority(accuracy, estimator)}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mssvm.annotators.confusion import CONTEXTS
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
@@ -78,6 +79,20 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS|N", help="Dask scheduler, or number of workers to start; DATA is then a pattern."),
 ]
+Context = Annotated[
+    str,
+    one_of(
+        CONTEXTS,
+        text="What a vote depends on beside the truth: the annotator's vote before (auto on chains), or none (best for "
+        "labelling functions).",
+    ),
+]
+VoteColumns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="CoNLL: the last columns are votes of these annotators (ann,bob; gold is the truth)."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -96,13 +111,29 @@ def progress(path: Path, doing: str) -> ProgressLine:
 
 
 def reading(
-    form: str | None, structure: str | None, unlabelled: bool = False, colour: str = "#ffffff", limit: int = 1
+    form: str | None,
+    structure: str | None,
+    unlabelled: bool = False,
+    colour: str = "#ffffff",
+    limit: int = 1,
+    vote_columns: str | None = None,
 ) -> Options:
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
     checked: dict[str, Any] = {"format": form, "structure": structure}  # by the command line
-    return Options(**checked, labelled=not unlabelled, missing_colour=colour, limit=limit)
+    names = tuple(name.strip() for name in (vote_columns or "").split(",") if name.strip())
+    if len(set(names)) < len(names):
+        raise InputError(f"--vote-columns names an annotator twice: {vote_columns}.")
+    return Options(**checked, labelled=not unlabelled, vote_columns=names, missing_colour=colour, limit=limit)
+
+
+def votes_of(data: Dataset) -> list[dict[str, Any]]:
+    """The votes of a data set; raises if it has none."""
+    if data.votes is None:
+        reason = f"{data.name} holds no votes; give instances 'votes' or 'spans', or name --vote-columns of CoNLL files"
+        raise InputError(f"{reason} (docs/data-formats.md).")
+    return data.votes
 
 
 def first_part(data: Path, reading: Options) -> Dataset:
@@ -145,9 +176,12 @@ def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
     return getattr(ms, METHODS[method])(structure, **parameters)
 
 
-def classes_of(names: str | None, data: Dataset) -> list[Any] | None:
-    """The classes named on the command line, as numbers or booleans if the labels of the data are such."""
-    y = data.labels  # raises if there are none
+def classes_of(names: str | None, data: Dataset, of_votes: bool = False) -> list[Any] | None:
+    """The classes named on the command line, as numbers or booleans if the labels (or votes) of the data are such."""
+    if of_votes:
+        y = [labels for given in votes_of(data) for labels in given.values()]
+    else:
+        y = data.labels  # raises if there are none
     if names is None:
         return None
     depth = resolve_name(STRUCTURES[data.kind].place).depth

@@ -17,7 +17,7 @@ from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
 from mssvm.data.readers import Options, read_parts
 from mssvm.data.readers.conll import with_column
-from mssvm.data.readers.read import FORMATS, ending_of, format_of
+from mssvm.data.readers.read import writes_columns
 from mssvm.data.readers.stream import STDIN
 
 AT_ONCE = 1000  # instances in memory
@@ -67,7 +67,7 @@ def predict(
         raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    as_columns = cluster is None and _in_columns(data, form, out)
+    as_columns = cluster is None and writes_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
     options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled, limit=limit), sources=as_columns)
@@ -100,13 +100,6 @@ def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: b
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     if statuses and str(out) != STDIN:
         print(PredictionStatus.joined(statuses))
-
-
-def _in_columns(data: Path, form: str | None, out: Path) -> bool:
-    """Whether both the data and the output are CoNLL columns."""
-    if (form or format_of(data)) != "conll":
-        return False
-    return form == "conll" or (str(out) != STDIN and ending_of(out) in FORMATS["conll"].endings)
 
 
 def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) -> list[dict[str, Any]]:

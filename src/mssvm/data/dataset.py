@@ -22,7 +22,8 @@ Kind = Literal["chain", "sequence", "grid", "graph", "multilabel"]
 @dataclass(frozen=True, eq=False)
 class Record:
     """One instance as read; ``y`` is None where the file has no labels for it, ``hidden`` marks sites that are never
-    labelled. ``source`` is the text of its lines, for formats that write predictions beside them, on request.
+    labelled. ``votes`` maps annotators to labels in the shape of ``y``, None where they abstained. ``source`` is the
+    text of its lines, for formats that write predictions beside them, on request.
     """
 
     line: int
@@ -31,14 +32,16 @@ class Record:
     id: Any = None
     hidden: Any = None
     source: Any = None
+    votes: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Instances ``X`` with labels ``y`` (None: missing, a list: candidates) for ``fit``, ``predict`` and ``score``.
 
-    ``y`` is None if no instance has labels; ``hidden`` marks sites that are never labelled. ``name`` is that of the
-    file, ``kind`` the structure of its instances, ``ids`` their names in the file, ``sources`` the text of their lines
+    ``y`` is None if no instance has labels; ``hidden`` marks sites that are never labelled; ``votes`` maps, for every
+    instance, annotators to their labels, and is None if the file has no votes. ``name`` is that of the file, ``kind``
+    the structure of its instances, ``ids`` their names in the file, ``sources`` the text of their lines
     (``Options.sources``); ``unit`` is what ``lines`` counts: lines, rows, images or entries of an array.
 
     >>> data = ms.data.chunking("test")
@@ -55,6 +58,7 @@ class Dataset:
     hidden: list[Any] | None = None
     unit: str = "line"
     sources: list[Any] | None = None
+    votes: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -62,9 +66,15 @@ class Dataset:
     @property
     def labels(self) -> list[Any]:
         """Labels of every instance, missing ones included."""
-        if self.y is None:
-            raise InputError(f"{self.name} holds no labels; give every instance a 'y' (null where a label is missing).")
-        return self.y
+        if self.y is not None:
+            return self.y
+        if self.votes is not None:
+            raise InputError(f"{self.name} holds votes and no labels 'y'; add --annotators to learn from votes.")
+        raise InputError(f"{self.name} holds no labels; give every instance a 'y' (null where a label is missing).")
+
+    def unlabelled(self) -> list[Any]:
+        """A missing label for every site of every instance."""
+        return [_at_every_site(x, self.kind, None) for x in self.X]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -102,6 +112,7 @@ class Dataset:
             ids=[self.ids[b] for b in chosen],
             hidden=_selected(self.hidden, chosen),
             sources=_selected(self.sources, chosen),
+            votes=_selected(self.votes, chosen),
         )
 
 
@@ -166,7 +177,10 @@ class Collector:
         lines = [record.line for record in self._records]
         ids = [record.id for record in self._records]
         sources = [record.source for record in self._records]
-        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources)
+        votes = None
+        if any(record.votes is not None for record in self._records):
+            votes = [record.votes or {} for record in self._records]
+        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources, votes)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
         """One value per instance; an instance without one has ``default`` at all its sites. None if all are without."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses import Zero
 from mssvm.objectives.unified import Unified
-from mssvm.optim import Solution
+from mssvm.optim import Outcome, Solution
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded
 
@@ -61,8 +62,6 @@ def fit(
         raise UnsupportedError(
             f"{plan.name} has an objective of its own; annotators are for the members of one family."
         )
-    if hooks.checkpoint is not None:
-        raise UnsupportedError("training on votes has no checkpoints yet; leave checkpoint out.")
     raw = RawVotes.parse(y, plan.structure.depth, plan.missing_label)
     classes = tuple(plan.classes) if plan.classes is not None else raw.classes(plan.missing_label)
     labels = raw.labels(classes)
@@ -85,6 +84,8 @@ class Rounds:
         self.sequential = settings.sequential(data.plan.structure.depth)
         self.truth = TruthPosterior(data)
         self.gold = data.observed.single
+        self._began = monotonic()
+        self._calls = 0  # of the solver in all rounds: every call has a checkpoint of its own
 
     def run(self) -> CrowdFit:
         """Rounds until the probabilities of true labels rest; the last one minimises to the end."""
@@ -102,7 +103,7 @@ class Rounds:
             updated = self.truth(w, evidence)
             moved = float(np.abs(updated - posterior).sum(axis=1).mean())
             posterior = updated
-            if is_last or solution.outcome.cut_short:
+            if is_last or solution.outcome.cut_short or solution.outcome is Outcome.STOPPED:
                 break
         if moved >= self.settings.tol:
             warnings.warn(
@@ -129,10 +130,12 @@ class Rounds:
             voted = ~data.observed.single & data.observed.observed
             expected_loss = np.where(voted[:, None], 1.0 - posterior, 0.0)
             sample = replace(sample, extra_loss=_over_states(data.encoded, expected_loss))
-        training = Training(replace(data, plan=plan, sample=sample), self.hooks)
+        training = Training(replace(data, plan=plan, sample=sample), self.hooks, self._began, self._calls)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return training.run(w)
+            lowered = training.run(w)
+        self._calls = training.calls
+        return lowered
 
 
 def with_votes(

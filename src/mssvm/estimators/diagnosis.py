@@ -72,6 +72,11 @@ def _restarts(objectives: list[float]) -> str:
 def _coverage(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     sites = summary["sites"]
     labelled = summary["sites_labelled"]
+    if "votes" in summary:
+        return (
+            f"{labelled} of {sites} sites ({labelled / max(sites, 1):.1%}) had votes, {summary['votes']} in all, or a "
+            f"label; {summary['rounds']} rounds estimated annotators and weights."
+        )
     out = f"{labelled} of {sites} sites ({labelled / max(sites, 1):.1%}) were labelled"
     if summary["sites_candidates"]:
         out += f", {summary['sites_candidates']} of them by candidate sets"

@@ -69,6 +69,26 @@ class Plots(BaseEstimator):
             ax.scatter(np.flatnonzero(states >= 0), states[states >= 0], marker="x", color="tab:red", label="label")
         return ax
 
+    def plot_annotators(self, most: int = 30, ax: Any = None) -> Any:
+        """The accuracy of every annotator with its 95% interval, the least accurate on top; at most ``most`` of them.
+
+        The area of a dot grows with the number of votes.
+        """
+        check_is_fitted(self, "annotators_")
+        model: Any = self
+        rows = sorted(model.annotators_, key=lambda row: row.accuracy)[:most][::-1]
+        accuracy = np.array([row.accuracy for row in rows])
+        low = accuracy - np.array([row.interval[0] for row in rows])
+        high = np.array([row.interval[1] for row in rows]) - accuracy
+        n_votes = np.array([row.n_votes for row in rows], dtype=np.float64)
+        places = np.arange(len(rows))
+        ax = _axes(ax, height=0.6 + 0.22 * len(rows))
+        ax.errorbar(accuracy, places, xerr=np.maximum([low, high], 0.0), fmt="none", color="tab:gray", zorder=1)
+        ax.scatter(accuracy, places, s=10 + 70 * n_votes / max(n_votes.max(initial=0.0), 1.0), zorder=2)
+        ax.set_yticks(places, [str(row.name) for row in rows])
+        ax.set(xlabel="accuracy", title="Annotators", xlim=(0.0, 1.02))
+        return ax
+
     def plot_image(self, x: Any, y: Any = None, axes: Any = None) -> Any:
         """One image: as it is (its first three features, or the first one), the labels given in ``y``, the labels
         predicted, and how unsure every pixel is; without ``y`` three panels."""

@@ -3,6 +3,8 @@
 ``_`` in the last column is a missing label, ``B-NP|I-NP`` a set of candidates. A file with one column has no labels.
 Lines that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are skipped. Predicted labels are written as
 one more column, after that of the true labels if there is one: the format that conlleval and seqeval read.
+
+Where several people tagged a text (``Options.vote_columns``), each of the last columns has the votes of one of them.
 """
 
 from __future__ import annotations
@@ -78,11 +80,29 @@ def _records(stream: Stream, options: Options) -> Iterator[Record]:
     for sentence in _sentences(stream):
         tokens = sentence.rows
         y = None
-        if options.labelled and len(tokens[0]) > 1:
+        votes = None
+        if options.vote_columns:
+            votes = _votes(sentence, options.vote_columns, interned, stream)
+            tokens = [columns[: -len(options.vote_columns)] for columns in tokens]
+        elif options.labelled and len(tokens[0]) > 1:
             y = [_label(columns[-1], interned) for columns in tokens]
             tokens = [columns[:-1] for columns in tokens]
         x = [[interned.setdefault(name, name) for name in names] for names in words([tokens])[0]]
-        yield Record(sentence.first_line, x, y, source=sentence.texts if options.sources else None)
+        yield Record(sentence.first_line, x, y, source=sentence.texts if options.sources else None, votes=votes)
+
+
+def _votes(
+    sentence: Sentence, annotators: Sequence[str], interned: dict[str, str], stream: Stream
+) -> dict[str, list[str | list[str] | None]]:
+    """The last columns of a sentence by annotator."""
+    width = len(sentence.rows[0])
+    first = width - len(annotators)
+    if first < 1:
+        reason = f"{width} columns, too few for words and the votes of {len(annotators)} annotators"
+        stream.fail(f"{reason}; name as many in --vote-columns as there are", sentence.first_line)
+    return {
+        name: [_label(columns[first + k], interned) for columns in sentence.rows] for k, name in enumerate(annotators)
+    }
 
 
 def _label(text: str, interned: dict[str, str]) -> str | list[str] | None:

@@ -7,6 +7,8 @@
 {"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
 {"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
 {"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, with structure="multilabel"
+
+Votes of several annotators stand in ``votes`` or ``spans`` (``readers.votes``).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
 from mssvm.data.readers.stream import Opened, Options, Stream
 from mssvm.data.readers.values import Fail, LabelReader, flags, table
+from mssvm.data.readers.votes import has_votes, read_votes
 from mssvm.data.words import words
 
 PEEKED = 200  # first instances, by which the structure is guessed
@@ -86,10 +89,13 @@ class JsonReader:
         x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)
         shape = n_sites(x, self.kind)
         y = self.labels.read(record.get("y"), shape, fail, line)
-        return Record(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
+        votes = read_votes(record, shape, self.labels, fail, line)
+        return Record(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail), votes=votes)
 
     def _multilabel(self, line: int, record: dict[str, Any], fail: Fail) -> Record:
         """One row of features, and as many labels as every other instance has."""
+        if has_votes(record):
+            fail("votes on several labels of one row are not read from files; use MultiLabel from Python")
         x = self._x(record, fail)
         y = record.get("y")
         if y is not None:
@@ -203,10 +209,15 @@ def guess_kind(record: dict[str, Any]) -> Kind | None:
     first = x[0] if isinstance(x, list) and x else None
     if isinstance(first, list) and first and isinstance(first[0], (list, dict)):
         return "grid"
-    y = record.get("y")
-    if y is None:
+    labels = record.get("y")
+    votes = record.get("votes")
+    if labels is None and isinstance(votes, dict):
+        labels = next((given for given in votes.values() if given is not None), None)
+    if isinstance(votes, list) or record.get("spans") is not None:
+        return "chain"
+    if labels is None:
         return None
-    return "chain" if isinstance(y, list) else "sequence"
+    return "chain" if isinstance(labels, list) else "sequence"
 
 
 def _has_text(value: list[Any]) -> bool:

@@ -127,6 +127,13 @@ def format_of(path: str | Path) -> FormatName:
     )
 
 
+def writes_columns(data: str | Path, form: str | None, out: str | Path) -> bool:
+    """Whether predictions are written as a further column: both the data and the output are CoNLL columns."""
+    if (form or format_of(data)) != "conll":
+        return False
+    return form == "conll" or (str(out) != STDIN and ending_of(out) in FORMATS["conll"].endings)
+
+
 def open_data(path: str | Path, options: Options = DEFAULT) -> tuple[Collector, Opened]:
     """Open a file and find out its structure: the collector of its records, and the records."""
     stream = Stream(path, options.progress, options.limit)

@@ -32,7 +32,8 @@ UNPACK = f"save it unpacked, {RAISE}"
 @dataclass(frozen=True)
 class Options:
     """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
-    column of labels; ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
+    column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
+    ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
     label in masks. ``progress`` is called with the bytes read so far and the bytes in all, ``note`` with the error of
     a line of JSON, which is then skipped. Lines, arrays and pictures may be ``limit`` times as large as usual.
 
@@ -44,6 +45,7 @@ class Options:
     format: FormatName | None = None
     structure: Kind | None = None
     labelled: bool = True
+    vote_columns: tuple[str, ...] = ()
     sources: bool = False
     missing_colour: str = "#ffffff"
     limit: int = 1
