@@ -13,6 +13,7 @@ The recursion, for a factor a with outputs a_B and hidden a_A, and cavities n_i 
     hidden i   m_i(x_i) = eps_h log b_a(x_i)  -  n_i(x_i)
 
 up to a constant, which is chosen so that max m_i = 0. At eps_y = 0 the softmax is uniform over the maximisers of R_a.
+At states with n_i = -inf a message has no meaning; in log space it is 0 there.
 
 Potentials and messages are arrays of the engine. States y and z (one integer per variable), values, residuals and
 log-messages (one message per entry of ``Batch.scope_vars``, in that order) are NumPy arrays over the whole batch; a

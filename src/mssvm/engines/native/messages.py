@@ -123,6 +123,7 @@ BELIEFS = Function(
     threads=INT,
 )
 FORGET = Function("mssvm_messages_forget", plan=INT)
+WAVES = Function("mssvm_messages_waves", wiring=RecordKind(WIRING), out=MASK)
 DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, states=INTS, threads=INT)
 FIELDS = Function("mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, out=FLOATS, threads=INT)
 LOGS = Function("mssvm_messages_logs", **_ON, out=FLOATS, threads=INT)
@@ -254,6 +255,14 @@ class NativeMessagePlan:
         chosen = [instances for instances in members.values() if len(instances) >= fewest[instances[0]]]
         for number, instances in enumerate(chosen):
             out[instances] = number
+        return out
+
+    @cached_property
+    def in_waves(self) -> Bools:
+        """Instances whose graphs are grids that are swept in waves, several rows at a time, while they hold
+        probabilities and a thread has too few of them to fill its lanes."""
+        out = np.zeros(len(self.batch), dtype=bool)
+        WAVES(wiring=self.wiring, out=out)
         return out
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NativeMessageModel:

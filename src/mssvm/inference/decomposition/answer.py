@@ -101,7 +101,8 @@ class ChainAnswer:
         residual = chains.read(self.belief.mu)
         if task.moving > task.eps_y:
             chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
-            value = chains.sweep(0)
+            # What sweeps proved to be impossible is so at any temperature.
+            value = np.where(value == -np.inf, -np.inf, chains.sweep(0))
         return self._sum(value, converged, sweeps, residual)
 
     def _fall(self, before: Floats, value: Floats) -> Floats:

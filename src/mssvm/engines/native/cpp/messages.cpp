@@ -316,6 +316,12 @@ struct ForgetCall {
     int64_t plan;
 };
 
+struct WaveCall {
+    int64_t bytes;
+    const Wiring *wiring;
+    Bytes8 out;  // of every instance: whether a thread that has few of its family sweeps it in waves
+};
+
 struct BeliefCall {
     int64_t bytes;
     const Wiring *wiring;
@@ -546,6 +552,18 @@ MSSVM_API mssvm_messages_beliefs(const BeliefCall *record) {
 MSSVM_API mssvm_messages_forget(const ForgetCall *record) {
     return guarded(record, [](const ForgetCall &call) -> int64_t {
         plans().forget(call.plan);
+        return 0;
+    });
+}
+
+MSSVM_API mssvm_messages_waves(const WaveCall *record) {
+    return guarded(record, [](const WaveCall &call) -> int64_t {
+        require(call.wiring != nullptr, "no wiring was given.");
+        const Wiring &w = *call.wiring;
+        w.check();
+        require(call.out.size == w.instances(), "one flag for every instance.");
+        std::shared_ptr<Graphs> graphs = plans().graphs(w);
+        for (int64_t b = 0; b < w.instances(); ++b) call.out[b] = graphs->grid(w, b) != nullptr;
         return 0;
     });
 }

@@ -27,6 +27,7 @@
 namespace mssvm {
 
 constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
+constexpr double LOG_LEAST = -92.1;
 
 template <int K, Rule rule> class NestedChains {
     using Cells = const Unaligned *;
@@ -264,7 +265,6 @@ private:
             scores(lower, upper);
             for (int x = 0; x < k_; ++x) mean_[x] += marginal_[x];
         });
-        forbid_impossible();
         each_chain([&](int64_t lower, int64_t upper) {
             int64_t s = lower >= 0 ? lower : upper;
             Vec rho = lanes(a_.rho, s);
@@ -272,13 +272,45 @@ private:
             Unaligned *d = shift(s);
             for (int x = 0; x < k_; ++x) d[x] = mean_[x] > -INF ? d[x] + (rho * mean_[x] - marginal_[x]) : Vec(d[x]);
         });
+        lower_impossible();
     }
 
-    // A state that is impossible in one chain is so in all.
-    void forbid_impossible() {
+    // A state that is impossible in one chain falls to a probability of LEAST in the others, and the impossible chain
+    // takes the difference. Shifts stay finite, so that they serve scores that are loaded later. Where no state is
+    // possible, the variable's scores say so.
+    void lower_impossible() {
+        Vec top = largest_of(mean_, k_), least = finite(top) + eps_y_ * LOG_LEAST, left = lanes(a_.left, g_);
+        bool any = false;
+        for (int x = 0; x < k_; ++x)
+            for (int i = 0; i < L; ++i) any = any || (mean_[x][i] == -INF && unary_[x][i] > -INF);
+        if (!any) return;
+        auto excess = [&](int x, Vec score, Vec weight) ALWAYS {
+            Vec above = larger(score - weight * least, Vec{});
+            return (mean_[x] == -INF) & (score > -INF) & (top > -INF) ? above : Vec{};
+        };
+        Vec *taken = weight_;
+        for (int x = 0; x < k_; ++x) taken[x] = left > 0.0 ? excess(x, rest_[x], left) : Vec{};
+        each_chain([&](int64_t lower, int64_t upper) {
+            int64_t s = lower >= 0 ? lower : upper;
+            scores(lower, upper);
+            for (int x = 0; x < k_; ++x) {
+                Vec fall = excess(x, marginal_[x], lanes(a_.rho, s));
+                shift(s)[x] -= fall;
+                taken[x] += fall;
+            }
+        });
+        each_chain([&](int64_t lower, int64_t upper) {
+            int64_t s = lower >= 0 ? lower : upper;
+            scores(lower, upper);
+            for (int x = 0; x < k_; ++x) {
+                Vec gain = marginal_[x] == -INF ? taken[x] : Vec{};
+                shift(s)[x] += gain;
+                taken[x] -= gain;
+            }
+        });
         Unaligned *u = (Unaligned *)call_.unary.data + a_.state_at[g_];
         for (int x = 0; x < k_; ++x) {
-            unary_[x] = mean_[x] > -INF ? unary_[x] : all<Vec>(-INF);
+            unary_[x] = top > -INF ? unary_[x] : all<Vec>(-INF);
             u[x] = unary_[x];
         }
     }
