@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.test_compare import Page
-from mssvm.cli import main
+from mssvm.cli import COMMANDS, main
 from mssvm.core.progress import ProgressLine
 from mssvm.data.embedded import write_chunking
 
@@ -236,5 +236,5 @@ def test_scripts_of_other_shells(capsys: pytest.CaptureFixture[str]) -> None:
     zsh, fish = (run(capsys, "completion", shell)[1] for shell in ("ZSH", "fish"))
     assert zsh.startswith("autoload -U +X bashcompinit") and "complete -o filenames -F _mssvm mssvm" in zsh
     assert "complete -c mssvm -n '__fish_seen_subcommand_from fit' -s o -l output -r -d 'Model file to write.'" in fish
-    assert fish.count("__fish_use_subcommand") == 11
+    assert fish.count("__fish_use_subcommand") == len(COMMANDS) + 1
     assert run(capsys, "completion", "tcsh")[0] == 2
