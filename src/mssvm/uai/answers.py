@@ -25,6 +25,8 @@ from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.uai.anytime import Anytime
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
+from mssvm.uai.quick_bound import quick_bound
+from mssvm.uai.reduction import reduced
 from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
 from mssvm.uai.support import Support
 
@@ -122,16 +124,31 @@ def _finite_or_none(value: float) -> float | None:
 
 def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     """The answer of a method of ``METHODS``, the model's constant factors included; raises if nothing is possible."""
+    if task.name == "MMAP":
+        task = reduced(task)
     keep = limits.keep
     if keep is not None:
         limits = replace(limits, keep=lambda candidate: keep(_with_constant(candidate, task)))
         _keep_first_assignments(task, limits)
-    result = _with_constant(METHODS[method](task, limits), task)
+    result = _with_constant(_bounded_for_nothing(METHODS[method](task, limits), task), task)
     if result.value > -np.inf:
         return result
     if result.exact or result.upper == -np.inf:
         raise InfeasibleError("no assignment has positive probability under this model and evidence.")
     raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
+
+
+def _bounded_for_nothing(result: Answer, task: UaiTask) -> Answer:
+    """The answer with an upper bound no worse than the one that is known for nothing."""
+    if result.exact:
+        return result
+    problem = task.problem
+    quick = quick_bound(OneInstance.of(problem.batch, 0, problem.theta, task.query), task.eps_h)
+    upper = quick if np.isnan(result.upper) else min(quick, result.upper)
+    if task.name == "PR" and result.value > upper:
+        # An estimate by propagation above what is possible.
+        result = replace(result, value=upper)
+    return replace(result, upper=upper)
 
 
 def _with_constant(result: Answer, task: UaiTask) -> Answer:

@@ -1,6 +1,7 @@
 """The anytime search for marginal MAP on one instance, phase by phase (paper eq. 5 at eps_y = 0).
 
-    support     zeros as constraints: impossible states removed, a first possible assignment (``Support``)
+    support     zeros as constraints: impossible states removed, a first possible assignment (``Support``); the bound
+                that is known for nothing (``quick_bound``)
     bound       mini-buckets with moment matching; their back-substitution is another assignment
     starts      outputs decoded from other inference, as far as time allows
     blocks      local search (``LocalSearch``): a walk over regions of outputs, or exact maximisation with a few held
@@ -25,6 +26,7 @@ from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.uai.branching import BranchAndBound
 from mssvm.uai.local_search import LocalSearch
 from mssvm.uai.proof import Proof, best_relaxation
+from mssvm.uai.quick_bound import quick_bound
 from mssvm.uai.support import Support
 
 if TYPE_CHECKING:
@@ -173,10 +175,13 @@ class AnytimeSearch:
         """All phases in their order; returns early at a proof or at the deadline."""
         if self.upper == -np.inf:
             return
+        self.improve_upper(quick_bound(self.instance, self.eps_h))
         self.offer(self.support.greedy())
         possible = self.support.find(self.deadline)
         if possible is not None:
             self.offer(possible)
+        if self.proven:
+            return
         self.phase = "bound"
         relaxation = self._relaxation(max(2, self.entries >> QUICKER))
         self.improve_upper(relaxation.improve(0))

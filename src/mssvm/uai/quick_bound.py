@@ -1,0 +1,90 @@
+"""An upper bound that is known for nothing: a product of conditional probabilities is at most one.
+
+For outputs fixed at any states, give every hidden variable v a table f_v of its own such that no variable is, through
+these tables, its own ancestor. Eliminating hidden variables from the last descendant to the first meets each in its own
+table alone, the others being bounded by their maxima:
+
+    max_y PS_h[eps_h] sum_f theta_f  <=  sum_v max PS_v[eps_h] (f_v + u_v)  +  sum_{other f} max f  +  ...
+
+In a Bayesian network f_v is the table of v given its parents, and its term is log 1: what is left are the largest
+entries of the tables of outputs and of evidence. A hidden variable without a table of its own has the power sum of its
+unary scores, an output their maximum.
+"""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+
+from mssvm.core.arrays import Floats
+from mssvm.core.power import power_sum
+from mssvm.inference.bounds.relaxation import OneInstance
+
+
+def quick_bound(instance: OneInstance, eps_h: float) -> float:
+    """An upper bound on max_y PS_h[eps_h] theta, by one pass over the tables."""
+    hidden = set(instance.free[0].tolist())
+    own = _own_tables(instance, hidden)
+    child_of = {f: v for v, f in own.items()}
+    bound = 0.0
+    for f, scope in enumerate(instance.topology.scopes):
+        table = _possible(instance, f)
+        child = child_of.get(f)
+        if child is not None:
+            axis = scope.index(child)
+            table = power_sum(table + _along(_unary(instance, child), axis, table.ndim), eps_h, axis)[0]
+        bound += float(table.max())
+    for v in range(instance.topology.n_vars):
+        if v in own:
+            continue
+        scores = _unary(instance, v)
+        bound += float(power_sum(scores, eps_h)[0] if v in hidden else scores.max())
+    return bound
+
+
+def _own_tables(instance: OneInstance, hidden: set[int]) -> dict[int, int]:
+    """A table for hidden variables, by variable, such that none is its own ancestor.
+
+    Files of Bayesian networks name a table's child last. Where that makes a cycle, only tables count whose last
+    variable has the largest number among the hidden ones: numbers then increase from parents to children.
+    """
+    scopes = instance.topology.scopes
+    named_last = {scope[-1]: f for f, scope in reversed(list(enumerate(scopes))) if scope[-1] in hidden}
+    parents = {v: [u for u in scopes[f] if u != v and u in hidden] for v, f in named_last.items()}
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError:
+        return {v: f for v, f in named_last.items() if all(u < v for u in parents[v])}
+    return named_last
+
+
+def _possible(instance: OneInstance, f: int) -> Floats:
+    """The table of factor ``f``, -inf at entries whose states are not allowed; clamped variables at their states."""
+    topology = instance.topology
+    first = int(instance.table_at[f])
+    table = instance.tables[first : first + int(topology.table_sizes[f])].reshape(topology.table_shape(f))
+    for axis, v in enumerate(topology.scopes[f]):
+        if instance.clamped[v]:
+            forbidden = np.full(topology.cards[v], -np.inf)
+            forbidden[instance.states[v]] = 0.0
+        else:
+            forbidden = np.where(_unary(instance, v) > -np.inf, 0.0, -np.inf)
+        if forbidden.any():
+            table = table + _along(forbidden, axis, table.ndim)
+    return table
+
+
+def _unary(instance: OneInstance, v: int) -> Floats:
+    unary_ptr = instance.topology.unary_ptr
+    scores: Floats = instance.unary[unary_ptr[v] : unary_ptr[v + 1]]
+    if instance.clamped[v]:
+        return scores[[int(instance.states[v])]]
+    return scores
+
+
+def _along(values: Floats, axis: int, n_axes: int) -> Floats:
+    """A vector as an array that broadcasts along one axis of ``n_axes``."""
+    shape = [1] * n_axes
+    shape[axis] = -1
+    return values.reshape(shape)

@@ -1,0 +1,152 @@
+"""The same marginal MAP on a smaller model: evidence sliced out, and hidden variables of one table summed out.
+
+    evidence    a variable with one allowed state disappears from its tables
+    leaves      a hidden variable v that is in one table f alone is eliminated there: f becomes PS_v[eps_h] (f + u_v),
+                which is no larger. In a Bayesian network these are the barren variables, whose tables sum to one
+    constants   a table whose entries are all equal is a number
+    subsets     a table is added to another one that has all its variables
+
+Values, bounds and outputs are those of the model given (paper eq. 5), and variables keep their numbers: one that was
+eliminated is a hidden variable with a single state and no table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.power import power_sum
+from mssvm.core.topology import Batch, Topology
+from mssvm.uai.model import UaiProblem, UaiTask
+
+EQUAL = 1e-13  # entries of a table that differ by less (relative to their size) are equal but for rounding
+
+
+def reduced(task: UaiTask) -> UaiTask:
+    """The task on a smaller model of the same value."""
+    graph = _Graph(task)
+    graph.slice_evidence()
+    graph.eliminate_leaves()
+    graph.join_subsets()
+    return graph.task()
+
+
+class _Graph:
+    """Tables by number, with the numbers of every variable's tables."""
+
+    def __init__(self, task: UaiTask) -> None:
+        problem = task.problem
+        topology = problem.batch.topology(0)
+        self.original = task
+        self.cards = topology.cards
+        self.constant = problem.constant
+        self.output = task.query.output
+        self.scopes: dict[int, tuple[int, ...]] = {}
+        self.tables: dict[int, Floats] = {}
+        self.near: list[set[int]] = [set() for _ in self.cards]
+        states = problem.batch.unary_ptr[1:-1]
+        self.allowed = np.split(task.query.allowed.copy(), states)
+        self.unary = np.split(np.where(task.query.allowed, problem.theta.unary, -np.inf), states)
+        for f, scope in enumerate(topology.scopes):
+            first = int(problem.batch.table_at[f])
+            table = problem.theta.tables[first : first + int(topology.table_sizes[f])]
+            self._add(f, scope, table.reshape(topology.table_shape(f)))
+
+    def _add(self, f: int, scope: tuple[int, ...], table: Floats) -> None:
+        """Add a table as number ``f``; one of a single variable joins its unary scores, a number the constant."""
+        finite = table[table > -np.inf]
+        if not scope:
+            self.constant += float(table)
+        elif len(finite) == table.size and np.ptp(finite) <= EQUAL * max(1.0, float(np.abs(finite).max())):
+            self.constant += float(finite.max())
+        elif len(scope) == 1:
+            self.unary[scope[0]] = self.unary[scope[0]] + table
+        else:
+            self.scopes[f] = scope
+            self.tables[f] = table
+            for v in scope:
+                self.near[v].add(f)
+
+    def _take(self, f: int) -> tuple[tuple[int, ...], Floats]:
+        """Remove table ``f``."""
+        scope = self.scopes.pop(f)
+        for v in scope:
+            self.near[v].discard(f)
+        return scope, self.tables.pop(f)
+
+    def slice_evidence(self) -> None:
+        """Fix every variable that has one possible state in all its tables."""
+        for v, unary in enumerate(self.unary):
+            possible = np.flatnonzero(unary > -np.inf)
+            if len(possible) != 1:
+                continue
+            state = int(possible[0])
+            self._decide(v, state)
+            for f in sorted(self.near[v]):
+                scope, table = self._take(f)
+                axis = scope.index(v)
+                self._add(f, scope[:axis] + scope[axis + 1 :], np.take(table, state, axis))
+
+    def _decide(self, v: int, state: int) -> None:
+        """Allow one state of a variable, and add its score to the constant."""
+        self.constant += float(self.unary[v][state])
+        self.unary[v] = np.zeros(self.cards[v])
+        self.allowed[v][:] = False
+        self.allowed[v][state] = True
+
+    def eliminate_leaves(self) -> None:
+        """Sum out hidden variables of at most one table, until there is none left."""
+        waiting = [v for v in range(len(self.cards)) if self._is_leaf(v)]
+        while waiting:
+            v = waiting.pop()
+            if self._is_leaf(v):
+                waiting += self._eliminate(v)
+
+    def _is_leaf(self, v: int) -> bool:
+        return not self.output[v] and len(self.near[v]) == 1
+
+    def _eliminate(self, v: int) -> list[int]:
+        """Sum out ``v`` in its one table; returns the variables that were beside it."""
+        (f,) = self.near[v]
+        scope, table = self._take(f)
+        axis = scope.index(v)
+        shape = [1] * len(scope)
+        shape[axis] = self.cards[v]
+        summed = power_sum(table + self.unary[v].reshape(shape), self.original.eps_h, axis)[0]
+        self.unary[v] = np.zeros(self.cards[v])
+        self._decide(v, 0)
+        rest = scope[:axis] + scope[axis + 1 :]
+        self._add(f, rest, summed)
+        return list(rest)
+
+    def join_subsets(self) -> None:
+        """Add every table to another one that has all its variables, where there is one."""
+        for f in sorted(self.scopes, key=lambda f: len(self.scopes[f])):
+            scope = self.scopes[f]
+            shared = set.intersection(*(self.near[v] for v in scope)) - {f}
+            if not shared:
+                continue
+            target = min(shared, key=lambda g: (len(self.scopes[g]), g))
+            _, table = self._take(f)
+            self.tables[target] = self.tables[target] + _aligned(table, scope, self.scopes[target])
+
+    def task(self) -> UaiTask:
+        """The task on what is left."""
+        numbers = sorted(self.scopes)
+        topology = Topology(self.cards, tuple(self.scopes[f] for f in numbers))
+        batch = Batch.build([topology])
+        tables = np.concatenate([np.zeros(0), *(self.tables[f].ravel() for f in numbers)])
+        theta = Potentials(np.concatenate([np.zeros(0), *self.unary]), tables)
+        query = Query(self.output, np.concatenate([np.zeros(0, dtype=bool), *self.allowed]))
+        return replace(self.original, problem=UaiProblem(batch, theta, self.constant), query=query)
+
+
+def _aligned(table: Floats, scope: tuple[int, ...], target: tuple[int, ...]) -> Floats:
+    """A table over ``scope`` as one that broadcasts over ``target``."""
+    order = sorted(range(len(scope)), key=lambda axis: target.index(scope[axis]))
+    moved = np.transpose(table, order)
+    sizes = iter(moved.shape)
+    return moved.reshape([next(sizes) if v in scope else 1 for v in target])
