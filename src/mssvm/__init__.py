@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         load,
     )
     from mssvm.parallel.cluster import distributed
-    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceLabel
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, Segments, SequenceLabel
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
@@ -87,6 +87,7 @@ __all__ = [
     "LossAugmentedCRF",
     "ModLat",
     "MultiLabel",
+    "Segments",
     "SequenceLabel",
     "ShardedDataset",
     "UnifiedSSVM",

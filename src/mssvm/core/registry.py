@@ -63,8 +63,9 @@ LOSSES = {
     "zero": Entry("mssvm.losses:Zero"),
     "weighted": Entry("mssvm.losses:WeightedHamming"),
     "table": Entry("mssvm.losses:TableLoss"),
+    "spans": Entry("mssvm.losses:SpanLoss"),
 }
-NAMED_LOSSES = ("hamming", "zero")  # the others need costs
+NAMED_LOSSES = ("hamming", "zero", "spans")  # the others need costs
 INFERENCES = {
     "auto": Entry("mssvm.inference.auto:Auto"),
     "exact": Entry("mssvm.inference.exact:Exact"),
@@ -74,6 +75,7 @@ INFERENCES = {
 }
 STRUCTURES = {
     "chain": Entry("mssvm.structures:Chain"),
+    "segments": Entry("mssvm.structures:Segments"),
     "sequence": Entry("mssvm.structures:SequenceLabel"),
     "grid": Entry("mssvm.structures:Grid"),
     "graph": Entry("mssvm.structures:GraphModel"),

@@ -56,12 +56,14 @@ MISSING: Final = _Missing()
 class Labels:
     """Labels of all sites of a sample: ``mask[s, k]`` is whether class k is admitted at site s.
 
-    Missing sites are not ``observed`` and admit every class. Sites of instance b are ``ptr[b] : ptr[b+1]``.
+    Missing sites are not ``observed`` and admit every class. Sites of instance b are ``ptr[b] : ptr[b+1]``. In labels
+    of segments ``boundaries[s]`` are two bools: whether site s may be inside a segment, whether one may begin there.
     """
 
     observed: Bools
     mask: Bools
     ptr: Ints
+    boundaries: Bools | None = None
 
     @cached_property
     def states(self) -> Ints:
@@ -78,7 +80,8 @@ class Labels:
         chosen = np.asarray(instances, dtype=np.int64)
         sizes = np.diff(self.ptr)[chosen]
         sites = spans(self.ptr[chosen], sizes)
-        return Labels(self.observed[sites], self.mask[sites], offsets(sizes))
+        boundaries = None if self.boundaries is None else self.boundaries[sites]
+        return Labels(self.observed[sites], self.mask[sites], offsets(sizes), boundaries)
 
 
 class _Codes(dict[Hashable, int]):

@@ -34,6 +34,7 @@ from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
 from mssvm.estimators.prediction_status import PredictionStatus
+from mssvm.estimators.segmenting import SegmentAnswers
 from mssvm.estimators.training import Training
 from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
@@ -100,7 +101,7 @@ def _one_label(estimator: StructuredEstimator) -> bool:
 
 
 @documented
-class StructuredEstimator(Plots):
+class StructuredEstimator(SegmentAnswers, Plots):
     """A structured predictor learned from labels that may be missing or ambiguous.
 
     Minimises 1/2 |w|^2 + C sum_i weight_i U_i(w) (paper eq. 5); members differ in the temperatures and loss of U_i.
@@ -423,10 +424,14 @@ class StructuredEstimator(Plots):
         """The predicted state of every label site."""
         if self._decoder(decode, self.training_["exact"]) == "map":
             return request.states(request.map(), request.encoded.labels)
+        return request.least_risk(self._risk(), *self.temperatures_)
+
+    def _risk(self) -> Any:
+        """The loss whose expectation decode="marginal" minimises: the member's own, Hamming for likelihoods."""
         loss = self._loss()
         if not hasattr(loss, "expected"):
             raise InputError(f"decode='marginal' needs a loss with a method expected, which {loss!r} has not.")
-        return request.least_risk(Hamming() if isinstance(loss, Zero) else loss, *self.temperatures_)
+        return Hamming() if isinstance(loss, Zero) else loss
 
     def predict_marginals(
         self,
@@ -480,7 +485,8 @@ class StructuredEstimator(Plots):
         True
         """
         request = self._request(X)
-        labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
+        shapes = request.encoded.labels.shapes
+        labels = self.labels_.encode_met(self.structure_.site_labels(y, shapes), shapes)
         calibrated = best_temperature(request, labels, self.eps_h)
         self.temperatures_ = (calibrated.temperature, calibrated.temperature * float(self.eps_h))
         self.training_ = {**self.training_, "calibration": asdict(calibrated)}
@@ -566,8 +572,8 @@ class StructuredEstimator(Plots):
         request = self._request(X)
         if y is None:
             return gap_to_second(request)
-        labels = self.labels_.encode(y, request.encoded.labels.shapes)
-        return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
+        labels = self.encoder_.encode_labels(y, request.encoded.labels.shapes)
+        return np.maximum(request.map().value - request.restricted(labels).map().value, 0.0)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, decode: str | None = None) -> float:
         """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
@@ -579,7 +585,9 @@ class StructuredEstimator(Plots):
         if isinstance(X, ShardedDataset):
             return self._sharded().score(X, decode)
         request = self._request(X)
-        labels = self.labels_.widened(y, self.structure_.depth).encode(y, request.encoded.labels.shapes)
+        shapes = request.encoded.labels.shapes
+        sites = self.structure_.site_labels(y, shapes)
+        labels = self.labels_.widened(sites, self.structure_.depth).encode(sites, shapes)
         weight = plan.instance_weights(sample_weight, len(request.encoded.batch))
         return prediction.agreement(self._decided(request, decode), labels, weight)
 
@@ -589,10 +597,14 @@ class StructuredEstimator(Plots):
 
         return Answers(self)
 
+    def _known(self, given: Any, allowed: Any) -> KnownLabels:
+        return _known_labels(None, given, allowed, None)
+
     def _request(self, X: Any, known: KnownLabels = prediction.NOTHING_KNOWN) -> PredictionRequest:
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, self.n_jobs, self.device)
-        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads, *self._trained_by())
+        settings = (self.inference, self.memory_limit, engine.threads, *self._trained_by())
+        inference = plan.inference_for(self.encoder_, *settings)
         planner = Planner(inference, engine)
         return prediction.request(self.encoder_, self.coef_, planner, self._predictor, X, known, self._compiled)
 

@@ -28,7 +28,7 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Potentials
 from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators.hooks import FitHooks
-from mssvm.estimators.plan import TrainingPlan, inference_of
+from mssvm.estimators.plan import TrainingPlan, inference_for
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Training
 from mssvm.estimators.training_data import TrainingData
@@ -154,7 +154,7 @@ def with_votes(
     flat = Votes.encode(raw, np.diff(encoded.labels.ptr), vocabulary, names)
     evidence = confusion.evidence(flat, weight)
     gold = vocabulary.encode(raw.labels(vocabulary.classes), encoded.labels.shapes, "votes")
-    return replace(request.restricted(gold.mask), evidence=_over_states(encoded, evidence))
+    return replace(request.restricted(gold), evidence=_over_states(encoded, evidence))
 
 
 class TruthPosterior:
@@ -163,7 +163,8 @@ class TruthPosterior:
     def __init__(self, data: TrainingData) -> None:
         self.data = data
         plan = data.plan
-        planner = Planner(inference_of(plan.inference, plan.memory_limit, 1, data.n_instances), plan.engine)
+        inference = inference_for(data.encoder, plan.inference, plan.memory_limit, 1, data.n_instances)
+        planner = Planner(inference, plan.engine)
         batch = data.encoded.batch
         self.bound = planner(batch).bind(data.sample.truth_query, 1.0, 1.0)
         self.features = data.encoder.model.bind(data.encoded.inputs, plan.engine)

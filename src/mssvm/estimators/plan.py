@@ -38,7 +38,7 @@ from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
 from mssvm.optim.solver import PLAIN
-from mssvm.structures import Chain, Structure
+from mssvm.structures import Chain, Encoder, Structure
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
@@ -173,6 +173,17 @@ def inference_of(
         named = replace(named, operations_limit=operations, effort=effort, wide=wide)
     made: Inference = named
     return made
+
+
+def inference_for(encoder: Encoder, inference: Any, memory_limit: Any, threads: int, *trained: Any) -> Inference:
+    """Inference of the structure's own, or ``inference_of`` the parameters."""
+    own = encoder.structure.inference(encoder)
+    if own is None:
+        return inference_of(inference, memory_limit, threads, *trained)
+    if inference not in ("auto", "exact"):
+        name = type(encoder.structure).__name__
+        raise InputError(f"{name} has exact inference of its own; leave out inference={checks.shown(inference)}.")
+    return own
 
 
 def generator_of(random_state: Any) -> np.random.RandomState:

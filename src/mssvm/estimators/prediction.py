@@ -20,7 +20,7 @@ from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, Uns
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import mask_from_indices
-from mssvm.data.labels import Labels, LabelVocabulary, flat_sites
+from mssvm.data.labels import Labels, flat_sites
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
 from mssvm.losses.base import inputs_for
@@ -133,6 +133,25 @@ class PredictionRequest:
         """The states of the label sites whose expected loss under the posterior is least, among the labellings that the
         hard constraints permit: site by site where neither the loss nor a constraint couples sites, else by a maximum
         over labellings."""
+        request, gain = self._gain(loss, eps_y, eps_h)
+        encoded = request.encoded
+        if not gain.tables.any() and encoded.segments is None:
+            unary = np.where(self.query.allowed, gain.unary, -np.inf)
+            return np.asarray(encoded.over_sites(unary).argmax(axis=1))
+        return request.states(request._best_of(gain), encoded.labels)
+
+    def least_risk_outputs(self, loss: Any, eps_y: float, eps_h: float) -> Belief:
+        """The outputs of least expected loss, by a maximum over all of them."""
+        request, gain = self._gain(loss, eps_y, eps_h)
+        return request._best_of(gain)
+
+    def _best_of(self, gain: Potentials) -> Belief:
+        batch = self.encoded.batch
+        all_outputs = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
+        return self._possible(self.planner(batch).bind(all_outputs, 0.0, 0.0)(gain))
+
+    def _gain(self, loss: Any, eps_y: float, eps_h: float) -> tuple[PredictionRequest, Potentials]:
+        """Expected losses under the posterior as scores, -inf at what is impossible; and the request they belong to."""
         encoded = self.encoded
         request = self
         inputs = inputs_for(loss, encoded.inputs)
@@ -142,14 +161,10 @@ class PredictionRequest:
         batch = encoded.batch
         outputs = mask_from_indices(encoded.labels.vars, batch.n_vars)
         risk = loss.expected(batch, outputs, request.posterior(eps_y, eps_h).mu)
-        gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
-        if encoded.inputs.offset is not None:
-            gain = gain + encoded.inputs.offset
-        if not gain.tables.any():
-            return np.asarray(encoded.over_sites(gain.unary).argmax(axis=1))
-        all_outputs = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
-        best = self._possible(self.planner(batch).bind(all_outputs, 0.0, 0.0)(gain))
-        return best.decode(batch)[encoded.labels.vars]
+        gain = Potentials(-risk.unary, -risk.tables)
+        if encoded.inputs.offset is not None:  # of which only what is impossible concerns the risk
+            gain.tables[encoded.inputs.offset.tables == -np.inf] = -np.inf
+        return request, gain
 
     def _bound(self, predictor: Predictor) -> Bound:
         """The predictor bound to this query."""
@@ -166,9 +181,9 @@ class PredictionRequest:
         self.statuses.append(belief.status)
         return belief
 
-    def restricted(self, mask: Bools) -> PredictionRequest:
-        """The same request with fewer labels allowed (mask over sites and classes)."""
-        return replace(self, query=self.query.restrict(self.encoded.over_states(mask, "the mask")))
+    def restricted(self, labels: Labels) -> PredictionRequest:
+        """The same request with only the states allowed that the labels admit."""
+        return replace(self, query=self.query.restrict(self.encoded.admitted(labels, "y")))
 
     def variants(self, instances: Ints, query: Query) -> tuple[Belief, Ints]:
         """The best answers of the named instances (repeats allowed) under another query, and their states."""
@@ -187,11 +202,13 @@ class KnownLabels:
     given: Any = None
     allowed: Any = None
 
-    def query(self, encoded: Encoded, vocabulary: LabelVocabulary) -> Query:
+    def query(self, encoded: Encoded, encoder: Encoder) -> Query:
         sites = encoded.labels
         mask = None if self.hidden_sites is None else site_mask(self.hidden_sites, sites)
-        given = None if self.given is None else vocabulary.encode(self.given, sites.shapes, "given")
-        allowed = None if self.allowed is None else vocabulary.encode(self.allowed, sites.shapes, "allowed")
+        if mask is not None and encoded.segments is not None:
+            raise UnsupportedError("hidden_sites is not for segments, whose site labels all follow from one output.")
+        given = None if self.given is None else encoder.encode_labels(self.given, sites.shapes, "given")
+        allowed = None if self.allowed is None else encoder.encode_labels(self.allowed, sites.shapes, "allowed")
         return to_query(encoded, mask, given, allowed)
 
 
@@ -209,7 +226,7 @@ def request(
 ) -> PredictionRequest:
     """Encode X and what is known about its labels."""
     encoded = encoder.encode(X)
-    query = known.query(encoded, encoder.vocabulary)
+    query = known.query(encoded, encoder)
     return PredictionRequest(encoded, query, encoder.model, w, planner, predictor, compiled)
 
 

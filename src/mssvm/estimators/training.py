@@ -17,7 +17,7 @@ from mssvm.core.progress import ProgressLine
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.estimators.hooks import FitHooks, HeldOut, TrainingLine
 from mssvm.estimators.outcome import summary
-from mssvm.estimators.plan import LARGEST_SEED, SMOOTHED, inference_of, n_starts, starts
+from mssvm.estimators.plan import LARGEST_SEED, SMOOTHED, inference_for, n_starts, starts
 from mssvm.estimators.prediction import KnownLabels, agreement, request
 from mssvm.estimators.training_data import FittedData
 from mssvm.inference.base import Planner
@@ -50,7 +50,8 @@ class Training:
         plan = data.plan
         self.plan = plan
         self.hooks.check()
-        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances, self._wide())
+        trained = (data.n_instances, self._wide())
+        self.inference = inference_for(data.encoder, plan.inference, plan.memory_limit, 1, *trained)
         self.problem = data.pose(self.inference)
         self.model = self.problem.model
         self.taken = self.model.take if isinstance(self.model, ActiveWeights) else np.asarray
@@ -211,8 +212,9 @@ class Training:
         with held.naming():
             known = KnownLabels(held.hidden_sites)
             held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, predictor, held.X, known)
-            vocabulary = encoder.vocabulary.widened(held.y, self.plan.structure.depth)
-            truth = vocabulary.encode(held.y, held_out.encoded.labels.shapes)
+            shapes = held_out.encoded.labels.shapes
+            y = encoder.structure.site_labels(held.y, shapes)
+            truth = encoder.vocabulary.widened(y, self.plan.structure.depth).encode(y, shapes)
         inputs = held_out.encoded.inputs
         sites = held_out.encoded.labels
         ones = np.ones(len(inputs.batch))

@@ -10,14 +10,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Marginals
 from mssvm.core.terms import Term
 from mssvm.core.topology import mask_from_indices, spans
-from mssvm.data.labels import Labels, LabelVocabulary
+from mssvm.data.labels import Labels
 from mssvm.estimators.plan import TrainingPlan, class_weights, instance_weights, label_weights, mean_per_instance
 from mssvm.inference.base import Inference
-from mssvm.losses import Zero
+from mssvm.losses import SpanLoss, Zero
 from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
@@ -25,8 +25,9 @@ from mssvm.objectives.bound import BoundBlock
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import Unified
 from mssvm.optim import Regulariser
-from mssvm.structures import Encoder
+from mssvm.structures import Encoder, Segments
 from mssvm.structures.encoded import Encoded, to_sample
 
 P = TypeVar("P")
@@ -96,15 +97,16 @@ class TrainingData(FittedData[TrainingProblem]):
             raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
         structure = plan.structure
         if earlier is None:
-            labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
+            labels = structure.learn_labels(y, plan.classes, plan.missing_label)
             encoder, parsed = Encoder.learn(structure, X, labels, y)
             encoded = encoder.encode_parsed(parsed)
         else:
             labels = earlier.vocabulary
             encoder = Encoder(structure, earlier.schema, labels)
             encoded = encoder.encode(X)
-        observed = labels.encode(y, encoded.labels.shapes)
-        permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
+        plan = _on_segments(plan, encoder, encoded)
+        observed = encoder.encode_labels(y, encoded.labels.shapes)
+        permitted = None if allowed is None else encoder.encode_labels(allowed, encoded.labels.shapes, "allowed")
         weight = instance_weights(sample_weight, len(encoded.batch))
         per_site = None
         if plan.class_weight is not None:
@@ -171,6 +173,21 @@ class TrainingData(FittedData[TrainingProblem]):
             return block.look(w, hidden, var_ptr)
 
         return problem.engine.parallel_map(look_at, problem.bound)
+
+
+def _on_segments(plan: TrainingPlan, encoder: Encoder, encoded: Encoded) -> TrainingPlan:
+    """The plan with what its objective needs to know of segments, or a refusal."""
+    objective = plan.objective
+    own = plan.strategy is not None or not isinstance(objective, Unified)
+    if encoded.segments is not None and own:
+        raise UnsupportedError(f"{plan.name} is not defined on segments; use MSSVM, LSSVM, HCRF or another member.")
+    if not isinstance(objective, Unified) or not isinstance(objective.loss, SpanLoss):
+        return plan
+    if not isinstance(encoder.structure, Segments):
+        name = type(encoder.structure).__name__
+        raise InputError(f"the loss 'spans' is for the structure Segments, not {name}; use 'hamming'.")
+    layout = encoder.structure.segment_layout(encoder.schema, encoder.vocabulary)
+    return replace(plan, objective=replace(objective, loss=replace(objective.loss, layout=layout)))
 
 
 def _weights_of(term: Term) -> Ints:

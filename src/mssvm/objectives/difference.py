@@ -83,8 +83,9 @@ class LinearMinusDifference:
     @classmethod
     def of(cls, block: Block, parts: Parts) -> LinearMinusDifference:
         batch = block.sample.batch
-        mu = parts.minus(Potentials.zeros(batch)).mu
-        return cls(block, parts, LinearMinus(batch, mu), block.gradient(mu))
+        labels = parts.minus(Potentials.zeros(batch))
+        block.check(labels.value)
+        return cls(block, parts, LinearMinus(batch, labels.mu), block.gradient(labels.mu))
 
     def __call__(self, w: Floats) -> Evaluation:
         n = len(self.block)
@@ -127,9 +128,11 @@ class LinearMinus:
     """U- of single labels with nothing hidden, a linear function: <mu, theta> with constant marginals mu."""
 
     def __init__(self, batch: Batch, mu: Marginals) -> None:
-        entries = np.flatnonzero(mu.tables)  # a label marks one state of every variable
+        entries = np.flatnonzero(mu.tables)
         labels = np.flatnonzero(mu.unary)
-        self.index = ScoreIndex(labels, batch.owner, *batch.mu_entries(entries), mu.tables[entries])
+        # A label marks one state of every variable; variables that only hold scores may have no state marked.
+        owner = batch.owner if len(labels) == batch.n_vars else batch.owner[batch.state_var[labels]]
+        self.index = ScoreIndex(labels, owner, *batch.mu_entries(entries), mu.tables[entries])
 
     def value(self, theta: Potentials, n: int) -> Floats:
         """<mu_i, theta_i> of each of n instances."""

@@ -24,6 +24,8 @@ class Sample:
     hidden variables. ``weight`` (instances) scales each instance in the objective, ``site_weight`` (variables) each
     site's loss. ``extra_loss`` (states) is added to the loss, on hidden variables too. ``evidence`` (states, at most 0)
     is a soft label: log p(what was observed | state), up to a constant per variable, added to the scores of U-.
+    ``segmented`` (variables) marks those that a segmentation consists of, which is eliminated at eps_y as a whole,
+    labels or no labels (None: there are none).
     """
 
     inputs: Inputs
@@ -33,6 +35,7 @@ class Sample:
     site_weight: Floats
     extra_loss: Floats | None = None
     evidence: Floats | None = None
+    segmented: Bools | None = None
 
     @classmethod
     def of(
@@ -75,6 +78,11 @@ class Sample:
         """Mask of the instances with at least one output site; others contribute nothing to any objective."""
         return np.asarray(counts(self.query.output, self.batch.var_ptr) > 0)
 
+    @property
+    def at_eps_y(self) -> Bools:
+        """The variables that are eliminated at eps_y."""
+        return self.query.output if self.segmented is None else self.segmented
+
     def log_states(self, query: Query, which: Bools) -> Floats:
         """Per instance, the log of the number of assignments of the variables ``which`` that a query allows."""
         logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
@@ -95,6 +103,7 @@ class Sample:
             site_weight=self.site_weight[: len(query.output)] if is_broadcast else self.site_weight[variables],
             extra_loss=None if self.extra_loss is None else self.extra_loss[states],
             evidence=None if self.evidence is None else self.evidence[states],
+            segmented=None if self.segmented is None else self.segmented[variables],
         )
 
 

@@ -67,7 +67,7 @@ class TrainingProblem:
 
     @cached_property
     def log_outputs(self) -> Floats:
-        return self.sample.log_states(self.sample.query, self.sample.query.output)
+        return self.sample.log_states(self.sample.query, self.sample.at_eps_y)
 
     @property
     def convex(self) -> bool:
@@ -91,7 +91,7 @@ class TrainingProblem:
         if rise_y == rise_h == 0.0:
             return np.zeros(self.n_instances), np.zeros(self.n_instances)
         sample = self.sample
-        output = sample.query.output
+        output = sample.at_eps_y
         hidden = rise_h * sample.log_states(sample.query, ~output)
         plus = rise_y * sample.log_states(sample.query, output) + hidden
         minus = rise_y * sample.log_states(sample.truth_query, output) + hidden

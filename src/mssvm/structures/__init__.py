@@ -3,7 +3,7 @@
 A structure describes (``base``). With data it becomes an ``Encoder`` (``encoder``), which parses X, lays it out as a
 batch (``layout``), encodes it as inputs of the model (``encoded``), and names the weights (``weights``). ``Chain``,
 ``Grid``, ``GraphModel`` and ``MultiLabel`` share ``pairwise``; ``FactorModel`` takes factors of any order,
-``SequenceLabel`` has one label for a whole sequence.
+``SequenceLabel`` has one label for a whole sequence, ``Segments`` labels and lengths of stretches of a sequence.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from mssvm.structures.factors import FactorModel
 from mssvm.structures.graphmodel import GraphModel
 from mssvm.structures.grid import Grid
 from mssvm.structures.multilabel import MultiLabel
+from mssvm.structures.segments import Segments
 from mssvm.structures.sequence import SequenceLabel
 from mssvm.structures.weights import Weight
 
@@ -27,6 +28,7 @@ __all__ = [
     "Grid",
     "MultiLabel",
     "Schema",
+    "Segments",
     "SequenceLabel",
     "Structure",
     "Weight",

@@ -22,9 +22,10 @@ from mssvm.core.arrays import Bools
 from mssvm.core.errors import InputError
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.graphs import FactorInput, Graph
-from mssvm.data.labels import LabelVocabulary
+from mssvm.data.labels import Labels, LabelVocabulary, Shapes
+from mssvm.inference.base import Inference
 from mssvm.structures.layout import InstanceTopology
-from mssvm.structures.weights import HardConstraint, WeightBlock
+from mssvm.structures.weights import HardConstraint, KnownScores, WeightBlock
 
 if TYPE_CHECKING:
     from mssvm.structures.encoder import Encoder
@@ -120,6 +121,26 @@ class Structure(BaseEstimator):
         """Joint states that are impossible."""
         return []
 
+    def known_scores(self, schema: Schema, vocabulary: LabelVocabulary) -> list[KnownScores]:
+        """Scores of tables that no weight changes."""
+        return []
+
+    def inference(self, encoder: Encoder) -> Inference | None:
+        """Inference of the structure's own; None: that of graphs."""
+        return None
+
+    def learn_labels(self, y: Any, classes: Any, missing_label: Hashable) -> LabelVocabulary:
+        """The vocabulary of the labels of the training data."""
+        return LabelVocabulary.learn(y, self.depth, classes, missing_label)
+
+    def site_labels(self, y: Any, shapes: Shapes, what: str = "y") -> Any:
+        """Labels of every site, from the forms of y that the structure reads."""
+        return y
+
+    def encode_labels(self, y: Any, shapes: Shapes, what: str, encoder: Encoder) -> Labels:
+        """Labels as masks over the classes."""
+        return encoder.vocabulary.encode(y, shapes, what)
+
     def instances(self, X: Any) -> Sequence[Any]:
         """X as a sequence of instances."""
         checks.sequence(X, "X", "of instances")
@@ -203,6 +224,14 @@ def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, w
     """The number of a state named in a parameter: a label, or the number of a hidden state."""
     if axis == "label":
         return vocabulary.index(state, where)
-    if isinstance(state, (int, np.integer)) and 0 <= state < card:
-        return int(state)
-    raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
+    if isinstance(state, (int, np.integer)) and state in axis_names(axis, card, vocabulary):
+        return int(state) - int(axis == "length")
+    names = axis_names(axis, card, vocabulary)
+    raise InputError(f"{where} names {axis} state {state!r}; they run from {names[0]} to {names[-1]}.")
+
+
+def axis_names(axis: str, card: int, vocabulary: LabelVocabulary) -> Sequence[Hashable]:
+    """Names of the states of an axis of weights: labels, lengths from 1, or numbers of hidden states."""
+    if axis == "label":
+        return vocabulary.classes
+    return range(1, card + 1) if axis == "length" else range(card)

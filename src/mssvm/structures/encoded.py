@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mssvm.losses import Loss
 from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.sample import Sample
-from mssvm.structures.layout import Sites
+from mssvm.structures.layout import SegmentStates, Sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,8 @@ class Encoded:
 
     ``allowed`` marks the states that the structure permits (over all states of the batch; None: all). ``query`` is
     ``BatchLayout.query`` where the layout is cached: batches of the same topologies then have the same query object, by
-    which prediction finds inference that it compiled before.
+    which prediction finds inference that it compiled before. ``segments`` are the states of a segmentation's variables
+    (None: there are no segments).
     """
 
     inputs: LinearInputs
@@ -34,6 +35,7 @@ class Encoded:
     n_classes: int
     allowed: Bools | None = None
     query: Query | None = None
+    segments: SegmentStates | None = None
 
     @property
     def batch(self) -> Batch:
@@ -66,6 +68,17 @@ class Encoded:
         out[self.states_at] = mask.ravel()
         return out
 
+    def admitted(self, labels: Labels, what: str) -> Bools:
+        """The states that labels admit, over all states of the batch."""
+        states = self.over_states(labels.mask, what)
+        if self.segments is None or labels.boundaries is None:
+            return states
+        states[self.segments.boundary[:, None] + np.arange(2)] = labels.boundaries
+        classes = np.arange(self.n_classes)
+        states[self.segments.begin[:, None] + classes] = labels.mask[self.labels.ptr[:-1]]
+        states[self.segments.end[:, None] + classes] = labels.mask[self.labels.ptr[1:] - 1]
+        return states
+
     def select(self, instances: Sequence[int] | Ints) -> Encoded:
         """The named instances."""
         chosen = np.asarray(instances, dtype=np.int64)
@@ -77,7 +90,13 @@ class Encoded:
             allowed = self.allowed[spans(ptr[chosen], np.diff(ptr)[chosen])]
         labels = self.labels.select(chosen, old, inputs.batch)
         hidden = self.hidden.select(chosen, old, inputs.batch)
-        return Encoded(inputs, labels, hidden, self.n_classes, allowed)
+        segments = None
+        if self.segments is not None:
+            sizes = np.diff(self.labels.ptr)[chosen]
+            shift = inputs.batch.unary_ptr[inputs.batch.var_ptr[:-1]] - old.unary_ptr[old.var_ptr[chosen]]
+            boundary = self.segments.boundary[spans(self.labels.ptr[chosen], sizes)] + np.repeat(shift, sizes)
+            segments = SegmentStates(boundary, self.segments.begin[chosen] + shift, self.segments.end[chosen] + shift)
+        return Encoded(inputs, labels, hidden, self.n_classes, allowed, segments=segments)
 
 
 def to_query(
@@ -104,9 +123,9 @@ def to_query(
             permitted = np.ones(encoded.batch.n_states, dtype=bool)
         query = Query(output, permitted)
     if allowed is not None:
-        query = query.restrict(encoded.over_states(allowed.mask, "allowed"))
+        query = query.restrict(encoded.admitted(allowed, "allowed"))
     if given is not None:
-        query = query.restrict(encoded.over_states(given.mask, "given"))
+        query = query.restrict(encoded.admitted(given, "given"))
     if encoded.allowed is not None or allowed is not None or given is not None:
         _check_possible(encoded, query, "allowed" if given is None else "given")
     return query
@@ -128,7 +147,7 @@ def to_sample(
     empty = np.flatnonzero(np.diff(encoded.labels.ptr) == 0)
     if len(empty):
         raise InputError("there is no site to label; leave empty instances out.", instance=int(empty[0]))
-    truth = encoded.over_states(labels.mask, "y")
+    truth = encoded.admitted(labels, "y")
     query = to_query(encoded, ~labels.observed, None, allowed)
     _check_possible(encoded, query.restrict(truth), "y")
     per_variable = None
@@ -138,7 +157,12 @@ def to_sample(
             raise InputError(f"site weights have shape {np.shape(site_weight)}; there are {n_sites} sites.")
         per_variable = np.ones(encoded.batch.n_vars)
         per_variable[encoded.labels.vars] = site_weight
-    return Sample.of(inputs_for(loss, encoded.inputs), query, truth, weight, per_variable)
+    sample = Sample.of(inputs_for(loss, encoded.inputs), query, truth, weight, per_variable)
+    if encoded.segments is None:
+        return sample
+    segmented = mask_from_indices(encoded.labels.vars, encoded.batch.n_vars)
+    segmented[encoded.batch.state_var[encoded.segments.boundary]] = True
+    return replace(sample, segmented=segmented)
 
 
 def _check_possible(encoded: Encoded, query: Query, what: str) -> None:

@@ -21,13 +21,13 @@ from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.terms import Term, fused
-from mssvm.data.labels import LabelVocabulary
+from mssvm.data.labels import Labels, LabelVocabulary, Shapes
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 from mssvm.models.partial import FixedWeights
-from mssvm.structures.base import Parsed, Schema, Structure, state_index
+from mssvm.structures.base import Parsed, Schema, Structure, axis_names, state_index
 from mssvm.structures.encoded import Encoded
 from mssvm.structures.layout import BatchLayout, BlockRows, InstanceTopology
-from mssvm.structures.weights import HardConstraint, Weight, WeightBlock, WeightMasks
+from mssvm.structures.weights import HardConstraint, KnownScores, Weight, WeightBlock, WeightMasks
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
 SMALL_BATCH = 256  # instances of a batch whose layout is cached
@@ -83,6 +83,10 @@ class Encoder:
         return tuple(self.structure.constraints(self.schema, self.vocabulary))
 
     @cached_property
+    def known_scores(self) -> tuple[KnownScores, ...]:
+        return tuple(self.structure.known_scores(self.schema, self.vocabulary))
+
+    @cached_property
     def own_tables(self) -> frozenset[str]:
         return frozenset(block.group for block in self.blocks if block.source is not None)
 
@@ -91,8 +95,7 @@ class Encoder:
         """The blocks as consecutive stretches of w (a layer, which is given scores, has no features and no w)."""
         shapes = {}
         for block in self.blocks:
-            n_features = 1 if block.source is None else self.schema.features[block.source].n_features
-            shapes[block.name] = n_features, prod(block.cards)
+            shapes[block.name] = len(self._feature_names(block)), prod(block.cards)
         layout = WeightLayout.of(shapes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
@@ -146,13 +149,20 @@ class Encoder:
                 features = parsed.rows[block.source].matrix
                 if placement.rows is not None:
                     features = features[placement.rows]
+            if block.basis is not None:
+                features = np.tile(block.basis, (n_rows // block.n_rows, 1))
             weights = self.layout.groups[block.name]
             first_weight = np.asarray(weights.span.start)
             terms.append(Term(placement.target, features, placement.at, weights.shape[1], first_weight))
             sizes.append(n_rows if whole is None else whole[block.name].n)
         inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
         query = layout.query if cached else None
-        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed, query)
+        n_classes = self.vocabulary.n_classes
+        return Encoded(inputs, layout.labels, layout.hidden, n_classes, layout.allowed, query, layout.segments)
+
+    def encode_labels(self, y: Any, shapes: Shapes, what: str = "y") -> Labels:
+        """Labels in the forms that the structure reads; ``shapes`` says how many sites each instance of X has."""
+        return self.structure.encode_labels(y, shapes, what, self)
 
     def rows_of(self, times: Mapping[Hashable, int]) -> dict[str, BlockRows]:
         """What ``encode_parsed`` decides by numbers of rows, for data with ``times[key]`` instances of a topology."""
@@ -178,7 +188,8 @@ class Encoder:
         numbers = {key: k for k, key in enumerate(dict.fromkeys(keys))}
         topologies = tuple(self.topology(key) for key in numbers)
         topology_of = np.array([numbers[key] for key in keys], dtype=np.int64)
-        return BatchLayout(topologies, topology_of, self.blocks, self.constraints, self.own_tables, whole)
+        known = self.known_scores
+        return BatchLayout(topologies, topology_of, self.blocks, self.constraints, known, self.own_tables, whole)
 
     # ------------------------------------------------------------------------------------- names of weights
 
@@ -189,12 +200,14 @@ class Encoder:
             features = self._feature_names(block)
             state_names: list[Sequence[Hashable]] = []
             for axis, card in zip(block.axes, block.cards, strict=True):
-                state_names.append(self.vocabulary.classes if axis == "label" else range(card))
+                state_names.append(axis_names(axis, card, self.vocabulary))
             for index in np.ndindex(values.shape):
                 states = tuple(names[k] for names, k in zip(state_names, index[1:], strict=True))
                 yield Weight(block.name, features[index[0]], states, float(values[index]))
 
     def _feature_names(self, block: WeightBlock) -> tuple[str, ...]:
+        if block.basis is not None:
+            return block.basis_names
         if block.source is None:
             return ("1",)
         return self.schema.features[block.source].names

@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.terms import Target
 from mssvm.core.topology import NONE, Batch, Topology, gather, mask_from_indices, offsets, spans
-from mssvm.structures.weights import HardConstraint, WeightBlock
+from mssvm.structures.weights import HardConstraint, KnownScores, WeightBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,8 @@ class InstanceTopology:
     the shape of the instance's y. A group lists the scopes of its members, one row each: rows of one number are
     variables, longer ones factors. ``sizes`` is the number of feature rows of every source; ``rows`` see
     ``WeightBlock``. ``hidden_shape`` is that in which hidden states are given to the user (None: flat). ``table``: all
-    instances have the same labels, so that the labels of many instances are one array.
+    instances have the same labels, so that the labels of many instances are one array. ``auxiliary`` are variables that
+    follow from the labelled ones or only hold scores, so that they are neither labels nor hidden.
     """
 
     cards: Ints
@@ -40,11 +42,13 @@ class InstanceTopology:
     rows: Mapping[str, Ints] = field(default_factory=dict)
     hidden_shape: tuple[int, ...] | None = None
     table: bool = False
+    auxiliary: Ints = field(default_factory=NONE.copy)
 
     @cached_property
     def hidden(self) -> Ints:
-        """The variables without labels."""
-        return np.setdiff1d(np.arange(len(self.cards)), self.labels)
+        """The variables without labels that are not auxiliary."""
+        others = np.setdiff1d(np.arange(len(self.cards)), self.labels)
+        return np.setdiff1d(others, self.auxiliary)
 
     @cached_property
     def variables(self) -> dict[str, Ints]:
@@ -112,6 +116,15 @@ class Sites:
         return Sites(variables, offsets(sizes), shapes, self.table)
 
 
+class SegmentStates(NamedTuple):
+    """First states, in the batch, of the variables that a segmentation has beside the labels of sites: ``boundary`` of
+    every site, ``begin`` and ``end`` of every instance (``core.segments``)."""
+
+    boundary: Ints
+    begin: Ints
+    end: Ints
+
+
 @dataclass(frozen=True)
 class BlockRows:
     """Number of feature rows of a block of weights, and whether they are ``listed``, that is, copied from the source
@@ -136,7 +149,9 @@ class BatchLayout:
 
     Factors of a group share one table, except in the groups ``own_tables``, where each has its own. For every one of
     the ``blocks`` of weights there is a placement; ``constraints`` become ``allowed``, the mask of permitted states
-    (None: all), and ``offset``, -inf at the forbidden entries of tables (None: there are none). ``whole`` is
+    (None: all), and ``offset``, -inf at the forbidden entries of tables (None: there are none), to which ``known``
+    scores of tables are added. ``segments`` are the states of a segmentation's variables (None: there are no segments).
+    ``whole`` is
     ``Encoder.rows_of`` where the batch is a part of larger data.
 
     The feature rows of a block are listed (copied) only where they are few or out of order; else all rows of the
@@ -149,6 +164,7 @@ class BatchLayout:
         topology_of: Ints,
         blocks: Sequence[WeightBlock] = (),
         constraints: Sequence[HardConstraint] = (),
+        known: Sequence[KnownScores] = (),
         own_tables: Set[str] = frozenset(),
         whole: Mapping[str, BlockRows] | None = None,
     ) -> None:
@@ -164,10 +180,16 @@ class BatchLayout:
         self.placements = tuple(self._place(block) for block in blocks)
         self.labels = self._sites([t.labels for t in topologies], [t.shape for t in topologies])
         self.hidden = self._sites([t.hidden for t in topologies], [_hidden_shape(t) for t in topologies])
+        self.segments: SegmentStates | None = None
+        if "boundary" in self.variables:
+            first_states = (self.locate(group)[1] for group in ("boundary", "begin", "end"))
+            self.segments = SegmentStates(*first_states)
         self.allowed: Bools | None = None
         self.offset: Potentials | None = None
         for constraint in constraints:
             self._forbid(constraint)
+        for scores in known:
+            self._add(scores)
 
     @cached_property
     def query(self) -> Query:
@@ -209,7 +231,7 @@ class BatchLayout:
             listed = 2 * n_listed < n_source or any(_out_of_order(part) for part in rows)
             if not listed:
                 n = n_source
-        return BlockRows(n * max(block.agree, 1), listed)
+        return BlockRows(n * max(block.agree, block.n_rows, 1), listed)
 
     def _build_batch(self) -> Batch:
         """The disjoint union of the instances; equal graphs of different topologies are one."""
@@ -239,6 +261,8 @@ class BatchLayout:
     def _place(self, block: WeightBlock) -> BlockPlacement:
         target, at = self.locate(block.group)
         rows: Ints | None = None
+        if block.basis is not None:
+            at = (at[:, None] + np.arange(block.n_rows) * prod(block.cards)).ravel()
         if block.source is not None and block.rows is not None:
             first = offsets(self.expected_rows(block.source))
             n_source = int(first[-1])
@@ -273,9 +297,19 @@ class BatchLayout:
                 self.allowed = np.ones(self.batch.n_states, dtype=bool)
             self.allowed[entries] = False
         else:
-            if self.offset is None:
-                self.offset = Potentials.zeros(self.batch)
-            self.offset.tables[entries] = -np.inf
+            self._offset_tables()[entries] = -np.inf
+
+    def _add(self, known: KnownScores) -> None:
+        """Known scores of tables go into ``offset``."""
+        _, at = self.locate(known.group)
+        self._offset_tables()[(at[:, None] + np.arange(known.scores.size)).ravel()] += np.tile(
+            known.scores.ravel(), len(at)
+        )
+
+    def _offset_tables(self) -> Floats:
+        if self.offset is None:
+            self.offset = Potentials.zeros(self.batch)
+        return self.offset.tables
 
 
 def _by_name(tables: Sequence[Mapping[str, Ints]]) -> dict[str, list[Ints]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mssvm.core.arrays import Bools
+from mssvm.core.arrays import Bools, Floats
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class WeightBlock:
     ``axes`` says for every state axis whether it is "label" or "hidden", ``cards`` how many states it has. ``source``
     names the features; None is one constant feature. ``rows`` names the entry of ``InstanceTopology.rows`` with the
     feature row of each member; None: member i has row i. A block with ``agree`` states has one weight per feature, kept
-    >= 0, which scores that both ends of a pair are in the same state.
+    >= 0, which scores that both ends of a pair are in the same state. A block with a ``basis`` (rows, n_features) acts
+    on tables with that many rows of ``cards`` states: row r has the features ``basis[r]``, named ``basis_names``.
     """
 
     name: str
@@ -26,6 +27,13 @@ class WeightBlock:
     source: str | None = None
     rows: str | None = None
     agree: int = 0
+    basis: Floats | None = field(default=None, compare=False)
+    basis_names: tuple[str, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the basis; 0 without one."""
+        return 0 if self.basis is None else len(self.basis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +42,14 @@ class HardConstraint:
 
     group: str
     mask: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class KnownScores:
+    """Scores without weights (of the shape of the group's tables) that every member of the group has."""
+
+    group: str
+    scores: Floats
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from mssvm.core.arrays import AnyArray, Bools, Floats
 from mssvm.core.checks import count, temperature
-from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.data.labels import Labels
@@ -27,7 +27,7 @@ from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import Unified
-from mssvm.structures import Structure
+from mssvm.structures import Segments, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
@@ -87,6 +87,10 @@ class StructuredLoss(torch.nn.Module):
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
         self.structure = plans.structure_of(structure)
+        if isinstance(self.structure, Segments):
+            raise UnsupportedError(
+                "the layer has no segments yet; use ms.Segments with an estimator, or ms.Chain here."
+            )
         self.eps_y = temperature(eps_y, "eps_y")
         self.eps_h = temperature(eps_h, "eps_h")
         self.loss = plans.loss_of(loss, "hamming")

@@ -1,0 +1,132 @@
+"""What a model of ``Segments`` answers beyond labels of sites: spans with probabilities, boundaries, samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+
+from mssvm.core.arrays import Floats
+from mssvm.core.checks import count
+from mssvm.core.errors import InputError
+from mssvm.core.segments import SpanPotentials, segmentation_of
+from mssvm.estimators import plan
+from mssvm.estimators.prediction import AtTemperatures
+from mssvm.structures import Segments
+
+if TYPE_CHECKING:
+    from mssvm.estimators.prediction import PredictionRequest
+
+
+class Segment(NamedTuple):
+    """Sites start .. stop - 1 with a label, and the probability that exactly this segment is there."""
+
+    start: int
+    stop: int
+    label: Any
+    probability: float
+
+
+def _has_segments(estimator: Any) -> bool:
+    """Whether the structure is one of segments; otherwise an error, which scikit-learn makes the cause of its own."""
+    structure = plan.structure_of(estimator.structure)
+    if isinstance(structure, Segments):
+        return True
+    name = type(structure).__name__
+    raise AttributeError(f"{name} has no segments; use the structure Segments, or predict_marginals for each site.")
+
+
+class SegmentAnswers:
+    """The methods of estimators whose structure is ``Segments``."""
+
+    if TYPE_CHECKING:
+        encoder_: Any
+        temperatures_: tuple[float, float]
+        labels_: Any
+        training_: Any
+        _request: Any
+        _known: Any
+        _decoder: Any
+        _keep_status: Any
+        _risk: Any
+
+    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    def predict_segments(
+        self, X: Any, *, decode: str | None = None, given: Any = None, allowed: Any = None
+    ) -> list[list[Segment]]:
+        """The segments (start, stop, label, probability) of every instance of X, in order.
+
+        ``decode``, ``given`` and ``allowed`` are as in ``predict``. The probability is that of a segment with exactly
+        these sites and this label, under the distribution of ``predict_marginals``.
+
+        >>> segmenter = ms.CRF(ms.Segments(max_length=3)).fit(X, y)
+        >>> [segment[:3] for segment in segmenter.predict_segments(X)[0]]
+        [(0, 1, 'B'), (1, 2, 'I'), (2, 3, 'O')]
+        """
+        request: PredictionRequest = self._request(X, self._known(given, allowed))
+        layout = self.encoder_.structure.inference(self.encoder_).layout
+        if self._decoder(decode, self.training_["exact"]) == "map":
+            best = request.map()
+        else:
+            best = request.least_risk_outputs(self._risk(), *self.temperatures_)
+        spans = segmentation_of(layout, request.encoded.batch, best.mu.unary)
+        scored = SpanPotentials(request.theta.unary, request.theta.tables, spans, np.zeros(len(spans)))
+        bound = AtTemperatures(*self.temperatures_)(request.planner, request.encoded.inputs, request.query)
+        belief = bound(scored)
+        request.statuses.append(belief.status)
+        self._keep_status(request)
+        probabilities = np.asarray(belief.extras.get("spans", np.zeros(0)))
+        labels = self.labels_.decode(spans.label).tolist()
+        out: list[list[Segment]] = [[] for _ in range(len(request.encoded.batch))]
+        for k, b in enumerate(spans.instance.tolist()):
+            segment = Segment(int(spans.start[k]), int(spans.stop[k]), labels[k], float(min(probabilities[k], 1.0)))
+            out[b].append(segment)
+        return out
+
+    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    def predict_boundaries(self, X: Any, *, given: Any = None, allowed: Any = None) -> list[Floats]:
+        """The probability, at every site, that a segment begins there; ``given`` and ``allowed`` as in ``predict``.
+
+        >>> segmenter = ms.CRF(ms.Segments(max_length=3)).fit(X, y)
+        >>> segmenter.predict_boundaries(X)[0].round(6).tolist()[0]
+        1.0
+        """
+        request: PredictionRequest = self._request(X, self._known(given, allowed))
+        unary = request.posterior(*self.temperatures_).mu.unary
+        assert request.encoded.segments is not None
+        begins = unary[request.encoded.segments.boundary + 1]
+        self._keep_status(request)
+        split: list[Floats] = request.encoded.labels.split(begins)
+        return split
+
+    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    def sample_segments(
+        self, X: Any, n: int = 1, *, given: Any = None, allowed: Any = None, random_state: Any = None
+    ) -> list[list[list[tuple[int, int, Any]]]]:
+        """``n`` segmentations of every instance, independent draws from the distribution of ``predict_marginals``.
+
+        A segmentation is a list of (start, stop, label). ``given`` and ``allowed`` are as in ``predict``.
+
+        >>> segmenter = ms.CRF(ms.Segments(max_length=3)).fit(X, y)
+        >>> len(segmenter.sample_segments(X, n=4, random_state=0)[0])
+        4
+        """
+        request: PredictionRequest = self._request(X, self._known(given, allowed))
+        draws = count(n, "n", 1)
+        seed = int(plan.generator_of(random_state).randint(plan.LARGEST_SEED))
+        bound = AtTemperatures(*self.temperatures_)(request.planner, request.encoded.inputs, request.query)
+        if not hasattr(bound, "sample"):
+            raise InputError("samples need inference of the structure's own.")
+        classes = self.labels_.classes
+        out = []
+        for rows in bound.sample(request.theta, draws, seed):
+            out.append([_spans_of(row, classes) for row in rows])
+        return out
+
+
+def _spans_of(row: Any, classes: tuple[Any, ...]) -> list[tuple[int, int, Any]]:
+    """Spans from the label of every site, to which the number of labels is added where a segment begins."""
+    starts = np.flatnonzero(row >= len(classes)).tolist()
+    stops = [*starts[1:], len(row)]
+    return [(a, b, classes[int(row[a]) - len(classes)]) for a, b in zip(starts, stops, strict=True)]
