@@ -400,7 +400,7 @@ def test_decoding_is_chosen_in_every_command(folder: Path, tmp_path: Path, capsy
         for _ in range(30):
             tags = np.repeat(rng.integers(3, size=8), 4)
             x = (np.eye(3)[tags] + rng.normal(0, 2.0, (32, 3))).round(3)
-            file.write(json.dumps({"x": x.tolist(), "y": ["BIO"[t] for t in tags]}) + "\n")
+            file.write(json.dumps({"x": x.tolist(), "y": ["XYZ"[t] for t in tags]}) + "\n")
     assert run(capsys, "fit", weak, "-o", model, "--method", "crf", "--decode", "marginal")[0] == 0
     fitted = ms.load(model)
     data = read(weak)
@@ -448,7 +448,7 @@ def test_labels_that_training_never_met(folder: Path, tmp_path: Path, capsys: py
     fields = json.loads(run(capsys, "evaluate", folder / "m.st", changed, "--json")[1])
     before = json.loads(run(capsys, "evaluate", folder / "m.st", test, "--json")[1])
     assert fields["n_sites"] == before["n_sites"] and fields["accuracy"] < before["accuracy"]
-    assert fields["by_class"]["B-LST"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 3}
+    assert fields["by_class"]["B-LST"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 3, "predicted": 0}
     code, out, _ = run(capsys, "evaluate", folder / "m.st", changed)
     assert code == 0 and "never seen in training" in out and "B-LST (3): counted as wrong" in out
     arguments = ("fit", folder / "train.jsonl", "-o", tmp_path / "m.st", "--method", "crf", "--max-iter", 2)

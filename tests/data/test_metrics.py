@@ -163,3 +163,53 @@ def test_metrics_score_estimators() -> None:
     assert search.fit(X, tags).best_score_ > 0.0
     with pytest.raises(InputError, match="metric must be one of 'site_accuracy'"):
         ms.metrics.scorer("f1")
+
+
+def test_spans_by_type_as_seqeval_reports_them() -> None:
+    """The figures are those of seqeval's classification_report on its own example."""
+    y_true = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    y_pred = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    found = ms.metrics.span_report(y_true, y_pred)
+    assert list(found) == ["MISC", "PER", "micro avg", "macro avg", "weighted avg"]
+    rates = {name: (r.precision, r.recall, r.f1, r.support) for name, r in found.items()}
+    assert rates["MISC"] == (0.0, 0.0, 0.0, 1) and rates["PER"] == (1.0, 1.0, 1.0, 1)
+    for name in ("micro avg", "macro avg", "weighted avg"):
+        assert rates[name] == (0.5, 0.5, 0.5, 2)
+    assert found["micro avg"].f1 == ms.metrics.span_f1(y_true, y_pred)
+    with pytest.raises(InputError, match="span_report needs BIO or BIOES tags"):
+        ms.metrics.span_report([["noun"]], [["verb"]])
+
+
+def test_averages_over_types_of_unequal_size() -> None:
+    y_true = [["B-a", "B-a", "B-a", "B-b", "O", "O"]]
+    y_pred = [["B-a", "O", "B-b", "B-b", "B-b", "O"]]
+    found = ms.metrics.span_report(y_true, y_pred)
+    assert (found["a"].precision, found["a"].recall) == (1.0, pytest.approx(1 / 3))
+    assert (found["b"].precision, found["b"].recall) == (pytest.approx(1 / 3), 1.0)
+    assert found["micro avg"].precision == found["micro avg"].recall == 0.5
+    assert found["macro avg"].f1 == pytest.approx(0.5) and found["weighted avg"].recall == pytest.approx(0.5)
+    assert found["weighted avg"].precision == pytest.approx((3 * 1 + 1 / 3) / 4)
+
+
+def test_results_of_every_label() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    y_true, y_pred = rng.integers(2, size=(2, 40, 3))
+    found = ms.metrics.label_report(y_true, y_pred, names=["a", "b", "c"])
+    wanted = sklearn.classification_report(
+        y_true, y_pred, target_names=["a", "b", "c"], output_dict=True, zero_division=0
+    )
+    for name, rates in found.items():
+        assert rates.precision == pytest.approx(wanted[name]["precision"])
+        assert rates.recall == pytest.approx(wanted[name]["recall"])
+        assert rates.f1 == pytest.approx(wanted[name]["f1-score"]) and rates.support == wanted[name]["support"]
+    partly = y_true.astype(float)
+    partly[:20, 0] = np.nan
+    known = ms.metrics.label_report(partly, y_pred)["0"]
+    assert known.support == y_true[20:, 0].sum()
+    with pytest.raises(InputError, match="names lists 2 names for 3 labels"):
+        ms.metrics.label_report(y_true, y_pred, names=["a", "b"])
+    with pytest.raises(InputError, match="got shape"):
+        ms.metrics.label_report([0, 1], [0, 1])
+    with pytest.raises(InputError, match="binary labels"):
+        ms.metrics.label_report([[0, 1]], [[2, 1]])

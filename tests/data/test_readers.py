@@ -100,10 +100,11 @@ def test_time_series(tmp_path: Path) -> None:
 def test_archives(tmp_path: Path) -> None:
     rows = np.arange(10.0).reshape(5, 2)
     np.savez(tmp_path / "a.npz", x=rows, y=np.array([0, 1, -1, 1, 0]), ptr=np.array([0, 2, 5]))
-    data = read(tmp_path / "a.npz")
+    with pytest.warns(FutureWarning, match="labels of -1 are read as missing; say so with missing_label=-1"):
+        data = read(tmp_path / "a.npz")
     assert data.kind == "chain" and data.y == [[0, 1], [None, 1, 0]] and data.X[1].tolist() == rows[2:].tolist()
     write(tmp_path / "b.npz.gz", gzip.compress((tmp_path / "a.npz").read_bytes()))
-    assert read(tmp_path / "b.npz.gz").y == data.y
+    assert read(tmp_path / "b.npz.gz", Options(missing_label=-1)).y == data.y
     np.savez(tmp_path / "c.npz", x=np.ones((2, 3, 4, 1)), y=np.full((2, 3, 4), "sky"))
     grids = read(tmp_path / "c.npz")
     assert grids.kind == "grid" and grids.X[0].shape == (3, 4, 1) and grids.labels[0][0] == ["sky"] * 4

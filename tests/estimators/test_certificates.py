@@ -17,7 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 import mssvm as ms
 from mssvm.cli import main
 from mssvm.cli.fit import _against_majority
-from mssvm.optim import BCFW, CCCP, CuttingPlane, Outcome
+from mssvm.estimators import plan, training
+from mssvm.optim import BCFW, CCCP, CuttingPlane, Outcome, Subgradient
 from optim_problems import Toy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
@@ -86,7 +87,8 @@ def even(n: int = 60) -> tuple[list[np.ndarray], list[list[str]]]:
 
 def test_margins_at_zero_are_not_converged_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X, y = even()
-    model = ms.SSVM(ms.Chain(), random_state=0).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="The weights ended at zero"):
+        model = ms.SSVM(ms.Chain(), random_state=0).fit(X, y)
     for told in (model.status_, model.diagnose()):
         assert "The weights ended at zero" in told and "likelihood" in told and "eps_y > 0" in told
     assert "ended at zero" not in ms.CRF(ms.Chain()).fit(X, y).status_
@@ -105,6 +107,58 @@ def test_labels_predicted_worse_than_by_the_most_frequent_class() -> None:
     for told in (model.status_, model.diagnose()):
         assert "of 30 training labels are predicted, fewer than the 20 of the most frequent class" in told
     assert "fewer than" not in ms.CRF(ms.Chain()).fit(X, y).status_
+
+
+def test_training_worse_than_its_own_unaries_says_so() -> None:
+    """Labels that alternate, learned as if they did not: the links make everything worse."""
+    rng = np.random.default_rng(0)
+    y = [np.arange(20) % 2 for _ in range(10)]
+    X = [labels[:, None] + 0.3 * rng.normal(size=(20, 1)) for labels in y]
+    alike = {"transition": np.array([[20.0, 0.0], [0.0, 20.0]])}
+    with pytest.warns(ConvergenceWarning, match="that the scores of single sites predict without their links"):
+        model = ms.CRF(ms.Chain(fixed=alike)).fit(X, y)
+    assert model.training_["sites_right_alone"] > 150 > model.training_["sites_right"]
+    assert "without their links" in model.diagnose()
+    assert ms.CRF(ms.Chain()).fit(X, y).training_["worse"] == ""
+
+
+def bad_first_start(monkeypatch: pytest.MonkeyPatch, scale: float) -> list[str]:
+    """Weights that are far off at the first start only; the names of the starts that were asked for."""
+    asked: list[str] = []
+
+    def starts(init: Any, problem: Any, *more: Any) -> Any:
+        asked.append(init)
+        if len(asked) == 1:
+            yield scale * np.random.default_rng(0).normal(size=problem.n_weights)
+        else:
+            yield from plan.starts(init, problem, *more)
+
+    monkeypatch.setattr(training, "starts", starts)
+    return asked
+
+
+def test_a_failed_training_with_hidden_variables_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = [np.arange(12) % 3 for _ in range(6)]
+    X = [np.eye(3)[labels] for labels in y]
+    asked = bad_first_start(monkeypatch, 30.0)
+    model = ms.HCRF(ms.Chain(hidden=2), max_iter=1, random_state=0).fit(X, y)
+    assert asked == ["auto", "random"]
+    assert "Training was repeated with another start" in model.status_ and "is kept" in model.diagnose()
+    assert model.score(X, y) > 1 / 3
+
+
+def test_a_failed_training_that_propagates_is_repeated_carefully(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    y = [np.kron(rng.integers(3, size=(3, 3)), np.ones((4, 4), dtype=int)) for _ in range(2)]
+    X = [np.eye(3)[labels] for labels in y]
+    asked = bad_first_start(monkeypatch, 30.0)
+    settings = {"solver": Subgradient(max_iter=2, rate=0.1), "random_state": 0}
+    model = ms.HCRF(ms.Grid(), memory_limit=1000, **settings).fit(X, y)
+    assert asked == ["auto", "auto"] and "Training was repeated with careful inference" in model.status_
+    assert model.score(X, y) > 0.9
+    asked.clear()
+    given = ms.HCRF(ms.Grid(), inference=ms.inference.Auto(memory_limit=1000), **settings).fit(X, y)
+    assert asked == ["auto"] and "repeated" not in given.status_  # the inference is the caller's own choice
 
 
 def test_the_command_line_compares_with_the_most_frequent_class() -> None:

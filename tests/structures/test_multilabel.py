@@ -203,7 +203,7 @@ def test_several_labels_by_command_line(form: str, tmp_path: Path, capsys: pytes
         labels = [[None if v < 0 else v for v in row] for row in y.tolist()]
         labels[3] = None  # type: ignore[call-overload]
         data.write_text("".join(json.dumps({"x": x, "y": v}) + "\n" for x, v in zip(X.tolist(), labels, strict=True)))
-    asked = [] if form == "npz" else ["--structure", "multilabel"]
+    asked = ["--missing-label", "-1"] if form == "npz" else ["--structure", "multilabel"]
     assert json.loads(run(capsys, "check", data, "--json", *asked)[1])["sites"] == 160
     assert run(capsys, "fit", data, "-o", model, "--method", "mssvm", *asked)[0] == 0
     out = [json.loads(line) for line in run(capsys, "predict", model, data, "--marginals")[1].splitlines()]
@@ -211,6 +211,9 @@ def test_several_labels_by_command_line(form: str, tmp_path: Path, capsys: pytes
     assert np.shape(out[0]["marginals"]) == (4, 2)
     found = json.loads(run(capsys, "evaluate", model, data, "--json")[1])
     assert found["accuracy"] > 0.8 and found["n_instances"] == 40
+    assert list(found["by_label"]) == ["0", "1", "2", "3"]
+    shown = run(capsys, "evaluate", model, data, "--by-class")[1]
+    assert "By label" in shown and "macro avg" in shown and "By class" not in shown
     table = run(capsys, "compare", data, *asked, "--methods", "crf,ssvm", "--cv", "2", "--no-curves")
     assert table[0] == 0 and "SSVM" in table[1]
 

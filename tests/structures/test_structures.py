@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
+import mssvm as ms
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import mask_from_indices, spans
@@ -337,6 +338,46 @@ def test_undirected_edges_score_both_orders(wrap: Any) -> None:
         return total
 
     check_all(batch, theta, by_hand)
+
+
+def test_an_undirected_edge_is_one_factor() -> None:
+    """Two factors with the same ends are a loop, on which propagation is wrong; on a tree it must be exact."""
+    rng = np.random.default_rng(3)
+    edges = [(0, 1), (2, 1), (1, 3), (4, 3)]
+    X = [Graph(rng.normal(size=(5, 2)), edges) for _ in range(6)]
+    y = [rng.integers(3, size=5).tolist() for _ in X]
+    exact = ms.HCRF(GraphModel(directed=False), random_state=0).fit(X, y)
+    assert exact.encoder_.encode(X).batch.n_factors == 6 * len(edges)
+    assert exact.status_.startswith("Training converged. Inference was exact")
+    swapped = [Graph(graph.nodes, [edge[::-1] for edge in edges]) for graph in X]
+    spread = clone(exact).set_params(inference="propagate").fit(X, y)
+    for model in (exact, spread):
+        p = np.concatenate(model.predict_marginals(X))
+        assert np.allclose(p, np.concatenate(exact.predict_marginals(X)), atol=1e-4)
+        assert np.array_equal(p, np.concatenate(model.predict_marginals(swapped)))
+    table = exact.coef_[exact.encoder_.layout["edge"].span].reshape(3, 3)
+    assert np.allclose(table, table.T, atol=1e-12)
+
+
+def test_forbidden_pairs_of_undirected_edges_hold_in_both_orders() -> None:
+    X = [Graph(np.array([[5.0], [-5.0]]), [edge]) for edge in ([0, 1], [1, 0])]
+    model = ms.CRF(GraphModel(directed=False, forbidden=[("a", "b")])).fit(X, [["a", "a"], ["b", "b"]])
+    assert all(len(set(labels.tolist())) == 1 for labels in model.predict(X))
+
+
+def test_known_and_left_out_weights_of_undirected_edges() -> None:
+    rng = np.random.default_rng(5)
+    edges = [(0, 1), (1, 2), (2, 0)]
+    words = [[["w" + str(w)] for w in rng.integers(6, size=3)] for _ in range(8)]
+    X = [Graph(nodes, edges, rng.normal(size=(3, 2))) for nodes in words]
+    y = [["ab"[int(name[0][1]) % 2] for name in nodes] for nodes in words]
+    fixed = {"edge": np.array([[np.nan, -0.5], [0.25, np.nan]])}
+    model = ms.CRF(GraphModel(directed=False, fixed=fixed), support="seen", tol=1e-8).fit(X, y)
+    table = model.coef_[model.encoder_.layout["edge"].span].reshape(2, 2)
+    assert table[0, 1] == -0.5 and table[1, 0] == 0.25 and table[0, 0] != 0.0
+    whole = ms.CRF(GraphModel(directed=False, fixed=fixed), tol=1e-8).fit(X, y)
+    assert whole.objective_ <= model.objective_ + 1e-9  # more weights to choose from
+    assert model.score(X, y) == 1.0
 
 
 def factor_inputs() -> list[FactorInput]:

@@ -127,7 +127,7 @@ def test_labels_as_lists_as_classes_and_as_candidates() -> None:
     given = {"node": u, "edge": e}
     mask = torch.tensor([[[1, 0, 0], [1, 1, 0], [0, 0, 0]]], dtype=torch.bool)
     torch.testing.assert_close(loss(given, [[0, {0, 1}, ms.MISSING]]), loss(given, mask))
-    torch.testing.assert_close(loss(given, [[0, 2, None]]), loss(given, torch.tensor([[0, 2, -1]])))
+    torch.testing.assert_close(loss(given, [[0, 2, None]]), loss(given, torch.tensor([[0, 2, -100]])))
 
 
 def test_reductions_and_weights() -> None:

@@ -209,3 +209,66 @@ def test_topologies_are_made_once_for_all_batches(monkeypatch: pytest.MonkeyPatc
     for lengths in ([4, 3], [3, 2], [2, 4], [4, 4]):
         loss(given, labels(2, 4), lengths=lengths)
     assert sorted(made) == [2, 3, 4]
+
+
+def test_one_rule_for_labels_below_zero() -> None:
+    loss, given = chain()
+    y = torch.tensor([[0, 1, 2, -100], [1, 1, 0, 2]])
+    value = loss(given, y)
+    torch.testing.assert_close(loss(given, y.numpy()), value)  # arrays as tensors
+    torch.testing.assert_close(loss(given, y.tolist()), value)
+    other = torch.where(y < 0, -1, y)
+    with pytest.warns(FutureWarning, match="y holds -1, and missing_label is -100"):
+        torch.testing.assert_close(loss(given, other), value)
+    with pytest.raises(ms.errors.InputError, match="label -1 is not among the classes"):
+        loss(given, other.numpy())
+    named = StructuredLoss(ms.Chain(), 1.0, 1.0, missing_label=-1)
+    torch.testing.assert_close(named(given, other), value)
+    torch.testing.assert_close(named(given, other.numpy()), value)
+    for wrong in (0, 3, True, "x", -1.0):
+        with pytest.raises(ms.errors.InputError, match="missing_label must be a whole number below zero"):
+            StructuredLoss(ms.Chain(), missing_label=wrong)
+
+
+def test_a_mask_is_as_good_as_lengths() -> None:
+    loss, given = chain()
+    y = labels(2, 4)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    torch.testing.assert_close(loss(given, y, mask=mask), loss(given, y, lengths=[3, 4]))
+    torch.testing.assert_close(loss.marginals(given, mask=mask), loss.marginals(given, lengths=[3, 4]))
+    assert loss.decode(given, mask=mask)[0, 3] == -100
+    with pytest.raises(ms.errors.InputError, match="mask and lengths say the same"):
+        loss(given, y, mask=mask, lengths=[3, 4])
+    holes = torch.tensor([[True, True, True, True], [True, False, True, True]])
+    with pytest.raises(ms.errors.InputError, match="mask, instance 1: sites that are masked out must follow"):
+        loss(given, y, mask=holes)
+    with pytest.raises(ms.errors.InputError, match="mask must be booleans"):
+        loss(given, y, mask=mask.float())
+
+
+def test_a_mask_of_grids() -> None:
+    loss = StructuredLoss(ms.Grid(), 1.0, 1.0)
+    given = {"node": scores(2, 2, 3, K), "edge": scores(K, K)}
+    mask = torch.ones(2, 2, 3, dtype=torch.bool)
+    mask[0, :, 2] = False
+    torch.testing.assert_close(
+        loss.log_partition(given, mask=mask), loss.log_partition(given, lengths=[[2, 2], [2, 3]])
+    )
+    mask[0, 0, 0] = False
+    with pytest.raises(ms.errors.InputError, match="mask, instance 0"):
+        loss.log_partition(given, mask=mask)
+
+
+def test_undirected_links_score_both_orders() -> None:
+    edges = np.array([[0, 1], [2, 1]])
+    node, table = scores(1, 3, K), scores(K, K)
+    undirected = StructuredLoss(ms.GraphModel(directed=False), 1.0, 1.0)
+    directed = StructuredLoss(ms.GraphModel(), 1.0, 1.0)
+    both = table + table.T
+    expected = directed.log_partition({"node": node, "edge": both}, graphs=[edges])
+    for graph in (edges, edges[:, ::-1]):
+        torch.testing.assert_close(
+            undirected.log_partition({"node": node, "edge": table}, graphs=[graph.copy()]), expected
+        )
+    own = table.expand(1, 2, K, K)
+    torch.testing.assert_close(undirected.log_partition({"node": node, "edge": own}, graphs=[edges]), expected)

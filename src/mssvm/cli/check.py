@@ -17,6 +17,7 @@ from mssvm.cli import options as o
 from mssvm.cli.tables import columns, pairs
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
+from mssvm.data.labels import is_negative
 from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
@@ -30,6 +31,7 @@ def check(
     form: o.Format = None,
     unlabelled: o.Unlabelled = False,
     missing_colour: o.MissingColour = "#ffffff",
+    missing_label: o.MissingLabel = None,
     limit: o.Limit = 1,
 ) -> None:
     """Look through a data set: sizes, features, how much is labelled, and problems with their lines.
@@ -38,10 +40,12 @@ def check(
 
     The exit code is 0 if nothing is wrong and 2 otherwise.
     """
-    options = o.reading(form, structure, unlabelled, missing_colour, limit)
+    options = o.reading(form, structure, unlabelled, missing_colour, limit, missing_label=o.label_of(missing_label))
     with o.progress(data, "Reading") as line:
         dataset, problems = check_file(data, replace(options, progress=line), most)
     fields = {} if dataset is None else describe(dataset)
+    if dataset is not None:
+        problems += questions(dataset)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
@@ -52,6 +56,24 @@ def check(
             typer.echo("No problems found.")
     if problems:
         raise typer.Exit(2)
+
+
+def questions(data: Dataset) -> list[str]:
+    """Problems of the labels as a whole, which no single line shows."""
+    if data.y is None:
+        return []
+    out = []
+    for b, y in enumerate(data.y):
+        labels = list(_flat([y], len(data.shapes[0]) + 1))
+        members = [label for part in labels for label in (part if isinstance(part, list) else [part])]
+        negative = next((label for label in members if is_negative(label)), None)
+        if negative is not None:
+            out.append(
+                f"{data.place(b)}: the label {negative} is below zero; add --missing-label {negative} where it stands "
+                f"for a missing label, or --classes with {negative} among them where it is a class (in fit)."
+            )
+            break
+    return out
 
 
 def describe(data: Dataset) -> dict[str, Any]:

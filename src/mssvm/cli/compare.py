@@ -35,10 +35,12 @@ def compare(
     cost: o.Cost = 1.0,
     hidden: o.Hidden = None,
     edges: o.Edges = None,
+    constraints: o.Constraints = None,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
     decode: o.Decode = "auto",
     classes: o.Classes = None,
+    missing_label: o.MissingLabel = None,
     max_iter: o.MaxIter = None,
     curves: Annotated[bool, typer.Option(help="Also train on parts of each fold, for learning curves.")] = True,
     seed: o.Seed = 0,
@@ -59,13 +61,15 @@ def compare(
     names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
-    dataset = o.read_data(data, o.reading(form, structure, colour=missing_colour, limit=limit))
+    missing = o.label_of(missing_label)
+    reading = o.reading(form, structure, colour=missing_colour, limit=limit, missing_label=missing)
+    dataset = o.read_data(data, reading)
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
     settings["classes"] = o.classes_of(classes, dataset)
-    made = o.make_structure(dataset, hidden, edges)
+    made = o.make_structure(dataset, hidden, edges, constraints)
     estimators = {}
     for name in names:
-        own = o.make_structure(dataset, 0, edges) if name in WITHOUT_HIDDEN else made
+        own = o.make_structure(dataset, 0, edges, constraints) if name in WITHOUT_HIDDEN else made
         estimators[o.METHODS.get(name, name)] = o.make_estimator(name, own, **settings, random_state=seed, n_jobs=jobs)
     with ProgressLine("Comparing", "trainings", 1.0) as line:
         comparison = run(estimators, dataset, cv, seed, SHARES if curves else (1.0,), line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from rich.table import Table
 from mssvm.cli import options as o
 from mssvm.cli.scoring import scores, shard_scores
 from mssvm.cli.tables import columns, pairs
-from mssvm.data.metrics import Scores
+from mssvm.data.metrics import Rates, Scores, averages
 from mssvm.data.readers.stream import shown_name
 
 
@@ -20,12 +21,15 @@ def evaluate(
     model: o.Model,
     data: o.Data,
     decode: o.DecodeOf = None,
-    by_class: Annotated[bool, typer.Option("--by-class", help="A row for every class.")] = False,
+    by_class: Annotated[
+        bool, typer.Option("--by-class", help="A row for every class, type of span and label.")
+    ] = False,
     json_output: o.Json = False,
     cluster: o.Cluster = None,
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    missing_label: o.MissingLabel = None,
     limit: o.Limit = 1,
 ) -> None:
     """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
@@ -33,13 +37,18 @@ def evaluate(
 
     Example: mssvm evaluate model.safetensors test.jsonl --by-class
 
-    Of BIO and BIOES tags (O, B-x, I-x, E-x, S-x) the chunks are compared, too.
+    Of BIO and BIOES tags (O, B-x, I-x, E-x, S-x) the chunks are compared, too; --by-class has a row for each of their
+    types, and of several labels (multilabel) a row for each label.
     """
     from mssvm.estimators import load
 
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour, limit=limit)
+    kind = o.kind_of(estimator.structure_)
+    missing = o.label_of(missing_label)
+    if missing is None:
+        missing = estimator.missing_label
+    reading = o.reading(form, kind, colour=missing_colour, limit=limit, missing_label=missing)
     with o.shards(cluster, data, reading) as sharded:
         if sharded is None:
             result = scores(estimator, o.read_data(data, reading))
@@ -51,8 +60,15 @@ def evaluate(
         return
     console = Console()
     console.print(_summary(result, name, set(estimator.labels_.classes)))
-    if by_class:
-        console.print(_classes(result))
+    if not by_class:
+        return
+    if result.by_label is None:
+        console.print(_rates("By class", "class", result.by_class, "sites"))
+    else:
+        console.print(_rates("By label", "label", {**result.by_label, **averages(result.by_label)}, "instances"))
+    if result.spans_by_type is not None:
+        by_type = {name or "(no name)": rates for name, rates in result.spans_by_type.items()}
+        console.print(_rates("By type of span", "type", {**by_type, **averages(by_type)}, "spans"))
 
 
 def _summary(result: Scores, name: str, trained: set[Any]) -> Table:
@@ -74,9 +90,9 @@ def _summary(result: Scores, name: str, trained: set[Any]) -> Table:
     return pairs(f"Labels of {name}", rows)
 
 
-def _classes(result: Scores) -> Table:
+def _rates(title: str, what: str, rates: Mapping[Any, Rates], counted: str) -> Table:
     rows = (
-        (label, f"{rates.precision:.2%}", f"{rates.recall:.2%}", f"{rates.f1:.2%}", rates.support)
-        for label, rates in result.by_class.items()
+        (name, f"{part.precision:.2%}", f"{part.recall:.2%}", f"{part.f1:.2%}", part.support)
+        for name, part in rates.items()
     )
-    return columns("By class", ("class", "precision", "recall", "F1", "sites"), rows)
+    return columns(title, (what, "precision", "recall", "F1", counted), rows)

@@ -39,11 +39,13 @@ def fit(
     method: o.Method = "mssvm",
     hidden: o.Hidden = None,
     edges: o.Edges = None,
+    constraints: o.Constraints = None,
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
     decode: o.Decode = "auto",
     classes: o.Classes = None,
+    missing_label: o.MissingLabel = None,
     valid: Annotated[Path | None, typer.Option(help="Data for early stopping, read like DATA.")] = None,
     patience: Annotated[int, typer.Option(min=1, help="Scores without a new best before stopping early.")] = 20,
     calibrate: Annotated[Path | None, typer.Option(help="Held-out data to calibrate probabilities on.")] = None,
@@ -78,13 +80,21 @@ def fit(
     with exclusive_lock(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
         _check_resume(checkpoint, resume)
-        reading = o.reading(form, structure, colour=missing_colour, limit=limit, vote_columns=vote_columns)
+        missing = o.label_of(missing_label)
+        reading = o.reading(
+            form,
+            structure,
+            colour=missing_colour,
+            limit=limit,
+            vote_columns=vote_columns,
+            missing_label=missing,
+        )
         if annotators and cluster is not None:
             raise InputError("--annotators is for data in memory; leave --cluster out.")
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
             method,
-            o.make_structure(train, hidden, edges),
+            o.make_structure(train, hidden, edges, constraints),
             C=cost,
             solver=solver,
             max_iter=max_iter,
@@ -92,6 +102,7 @@ def fit(
             inference=inference,
             decode=decode,
             classes=o.classes_of(classes, train, annotators),
+            missing_label=missing,
             n_init=n_init,
             annotators=Annotators(context=context) if annotators else None,
             class_weight="balanced" if balanced else None,

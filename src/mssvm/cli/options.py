@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +18,12 @@ from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import LabelVocabulary
-from mssvm.data.labels import kind_of as kind_of_label
+from mssvm.data.labels import kind_of_sites
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import FORMATS
 from mssvm.data.readers.stream import shown_name
 from mssvm.data.shards import ShardedDataset
+from mssvm.structures.tags import KINDS
 
 METHODS = {member.command: name for name, member in MEMBERS.items()}
 
@@ -64,6 +64,9 @@ Edges = Annotated[
     str | None,
     one_of(EDGES, text="What scores neighbours of a grid (see Grid). Default: contrast in image folders, else free."),
 ]
+Constraints = Annotated[
+    str | None, one_of(KINDS, "--constraints", text="Tags of chunks: forbid what the scheme does not have.")
+]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
 Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else a bound or propagation.")]
@@ -72,6 +75,9 @@ Decode = Annotated[
     str, one_of(DECODERS, text="map: the best labelling; marginal: the most probable labels; auto: by the method.")
 ]
 Classes = Annotated[str | None, typer.Option(help="All classes, apart by commas, where the data may lack some.")]
+MissingLabel = Annotated[
+    str | None, typer.Option(help="A label that stands for a missing one, such as -100; else as the model says.")
+]
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
@@ -117,6 +123,7 @@ def reading(
     colour: str = "#ffffff",
     limit: int = 1,
     vote_columns: str | None = None,
+    missing_label: Hashable = None,
 ) -> Options:
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
@@ -125,7 +132,14 @@ def reading(
     names = tuple(name.strip() for name in (vote_columns or "").split(",") if name.strip())
     if len(set(names)) < len(names):
         raise InputError(f"--vote-columns names an annotator twice: {vote_columns}.")
-    return Options(**checked, labelled=not unlabelled, vote_columns=names, missing_colour=colour, limit=limit)
+    return Options(
+        **checked,
+        labelled=not unlabelled,
+        vote_columns=names,
+        missing_colour=colour,
+        missing_label=missing_label,
+        limit=limit,
+    )
 
 
 def votes_of(data: Dataset) -> list[dict[str, Any]]:
@@ -134,6 +148,13 @@ def votes_of(data: Dataset) -> list[dict[str, Any]]:
         reason = f"{data.name} holds no votes; give instances 'votes' or 'spans', or name --vote-columns of CoNLL files"
         raise InputError(f"{reason} (docs/data-formats.md).")
     return data.votes
+
+
+def label_of(text: str | None) -> Hashable:
+    """A label named on the command line: a whole number, or text."""
+    if text is None or not text.lstrip("-").isdecimal():
+        return text
+    return int(text)
 
 
 def first_part(data: Path, reading: Options) -> Dataset:
@@ -155,13 +176,15 @@ def shards(cluster: str | None, data: Path, reading: Options) -> Iterator[Sharde
         yield sharded
 
 
-def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) -> Any:
+def make_structure(data: Dataset, hidden: int | None, edges: str | None = None, constraints: str | None = None) -> Any:
     """The structure of the data; None means its own default, except that images have contrast-sensitive edges."""
+    if constraints is not None and data.kind != "chain":
+        raise InputError(f"--constraints is for chains, and {data.name} holds {data.kind}s; leave it out.")
     if edges is not None and data.kind != "grid":
         raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
     if edges is None and data.unit == "image":
         edges = "contrast"
-    parameters = {"hidden": hidden, "edges": edges}
+    parameters = {"hidden": hidden, "edges": edges, "forbidden": constraints}
     structure_class = resolve_name(STRUCTURES[data.kind].place)
     return structure_class(**{name: value for name, value in parameters.items() if value is not None})
 
@@ -185,7 +208,7 @@ def classes_of(names: str | None, data: Dataset, of_votes: bool = False) -> list
     if names is None:
         return None
     depth = resolve_name(STRUCTURES[data.kind].place).depth
-    kind = kind_of_label(LabelVocabulary.learn(y, depth).classes)
+    kind = kind_of_sites(y, depth)
     classes = [name.strip() for name in names.split(",") if name.strip()]
     if kind == "text":
         return classes

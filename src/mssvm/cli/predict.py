@@ -70,7 +70,9 @@ def predict(
     as_columns = cluster is None and writes_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
-    options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled, limit=limit), sources=as_columns)
+    kind = o.kind_of(estimator.structure_)
+    reading = o.reading(form, kind, unlabelled, limit=limit, missing_label=estimator.missing_label)
+    options = replace(reading, sources=as_columns)
     if cluster is not None:
         if marginals or top_k or uncertainty or str(out) == STDIN:
             raise InputError("--cluster writes labels alone, one file a shard, to a folder: name it with -o.")

@@ -21,7 +21,15 @@ def scores(estimator: Any, data: Dataset) -> Scores:
         labels = estimator.labels_.widened(data.labels, estimator.structure_.depth)
         truth = labels.encode(data.labels, shapes)
         predicted = predictions(estimator, data)
-    return score_states(labels, truth, labels.encode(predicted, shapes).states)
+    return score_states(labels, truth, labels.encode(predicted, shapes).states, label_names(estimator))
+
+
+def label_names(estimator: Any) -> tuple[str, ...]:
+    """The names of the labels of a multi-label model; of others there are none."""
+    if type(estimator.structure_).__name__ != "MultiLabel":
+        return ()
+    names: tuple[str, ...] = estimator.schema_.types_of("node")
+    return names
 
 
 def shard_scores(estimator: Any, data: Any) -> Scores:
@@ -29,7 +37,7 @@ def shard_scores(estimator: Any, data: Any) -> Scores:
     from mssvm.estimators.sharded import Answers
 
     labels, truth, predicted = Answers(estimator).compared(data, None)
-    return score_states(labels, truth, predicted.states)
+    return score_states(labels, truth, predicted.states, label_names(estimator))
 
 
 def predictions(estimator: Any, data: Dataset) -> list[Any]:

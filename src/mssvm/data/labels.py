@@ -3,6 +3,9 @@
 A site is *missing* (its variable becomes hidden) where the label is ``MISSING``, None, NaN or ``missing_label``. A set,
 frozenset or list is a *candidate set*: the site is an output, and any of its members is right. Anything else hashable
 is a label; a tuple is one label. The labels of a data set are of one kind: text, numbers, true and false, or one type.
+
+Whole numbers below zero stand for missing labels in some packages and for classes in others, so they are refused unless
+``missing_label`` or ``classes`` says what they are.
 """
 
 from __future__ import annotations
@@ -119,14 +122,22 @@ class LabelVocabulary:
 
     @classmethod
     def learn(
-        cls, y: Any, depth: int, classes: Iterable[Hashable] | None = None, missing_label: Hashable = None
+        cls,
+        y: Any,
+        depth: int,
+        classes: Iterable[Hashable] | None = None,
+        missing_label: Hashable = None,
+        places: bool = False,
     ) -> LabelVocabulary:
         """The classes of ``y`` in sorted order, or those given in the given order.
 
-        ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
+        ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid. ``places``:
+        errors name instance and site, as y is the caller's own and not a list of labels.
         """
         if classes is None:
-            return cls(_labels_of(y, depth, missing_label), missing_label)
+            found = labels_of(y, depth, missing_label)
+            _refuse_negative(found, y if places else (), depth)
+            return cls(found, missing_label)
         listed = tuple(plain(label) for label in several(classes, "classes", "labels"))
         kind_of(listed, "classes")
         return cls(listed, missing_label)
@@ -134,11 +145,12 @@ class LabelVocabulary:
     def widened(self, y: Any, depth: int) -> LabelVocabulary:
         """These classes followed by the labels of ``y`` that are not among them, to compare predictions with: a label
         that training never met is one that no prediction equals."""
-        new = [label for label in _labels_of(y, depth, self.missing_label) if label not in self.table]
+        new = [label for label in labels_of(y, depth, self.missing_label) if label not in self.table]
         if not new:
             return self
         if kind_of(new) != kind_of(self.classes[:1]):
             self._refuse_kind(y, depth, new)
+        _refuse_negative(new, y, depth)
         return LabelVocabulary((*self.classes, *new), self.missing_label)
 
     @cached_property
@@ -220,7 +232,7 @@ class LabelVocabulary:
         reason = f"{label!r} cannot be a label; labels must be hashable."
         if _hashable(label):
             reason = f"label {label!r} is not among the classes {self.shown}; "
-            reason += "pass classes= when fitting, or mark it as MISSING."
+            reason += _remedy(label) or "pass classes= when fitting, or mark it as MISSING."
         raise InputError(reason, what=what, **at_row(s, ptr))
 
     def _refuse_kind(self, y: Any, depth: int, new: list[Hashable]) -> None:
@@ -250,7 +262,7 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
     return missing_label is not None and _hashable(value) and bool(value == missing_label)
 
 
-def _labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ...]:
+def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ...]:
     """The different labels of ``y``, candidates included, ascending; by their repr where they do not compare."""
     sequence(y, "y", OF_LABELS)
     if not _hashable(missing_label):
@@ -278,6 +290,39 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, .
         return tuple(sorted(different))
     except TypeError:
         return tuple(sorted(different, key=repr))
+
+
+def kind_of_sites(y: Any, depth: int) -> str:
+    """The kind of the labels of y, as ``kind_of`` names it."""
+    return kind_of(labels_of(y, depth, None))
+
+
+def is_negative(label: Any) -> bool:
+    """Whether a label is a whole number below zero, which may be meant as a missing label or as a class."""
+    return isinstance(label, (int, float)) and label < 0 and label == int(label)
+
+
+def _remedy(label: Any) -> str:
+    """What to do about a whole number below zero; "" for other labels."""
+    if not is_negative(label):
+        return ""
+    return (
+        f"write None or pass missing_label={label} where it stands for a missing label; "
+        "name it in classes= where it is a class."
+    )
+
+
+def _refuse_negative(labels: Iterable[Hashable], y: Any, depth: int) -> None:
+    """Raise, with its place in y, if a label is a whole number below zero."""
+    negative = [label for label in labels if is_negative(label)]
+    if not negative:
+        return
+    reason = f"the label {negative[0]} is below zero; {_remedy(negative[0])}"
+    for b, item in enumerate(y):
+        for s, value in enumerate(flat_sites(item, depth, b)):
+            if negative[0] in (value if isinstance(value, CANDIDATES) else (value,)):
+                raise InputError(reason, what="y", instance=b, site=s)
+    raise InputError(reason)
 
 
 def kind_of(labels: Iterable[Hashable], what: str = "y") -> str:

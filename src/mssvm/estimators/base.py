@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import wraps
 from operator import length_hint
 from pathlib import Path
@@ -24,6 +24,7 @@ from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.registry import DECODERS, MEMBERS, STRUCTURES, Member
 from mssvm.data.labels import LabelVocabulary
+from mssvm.data.metrics import is_bio
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
@@ -31,6 +32,7 @@ from mssvm.estimators.calibration import best_temperature
 from mssvm.estimators.docstrings import documented
 from mssvm.estimators.hooks import FitHooks, HeldOut
 from mssvm.estimators.kbest import check_k, gap_to_second, k_best
+from mssvm.estimators.outcome import BOUNDED
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
 from mssvm.estimators.prediction_status import PredictionStatus
@@ -42,12 +44,11 @@ from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Objective
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Solution, Validation
-from mssvm.structures import Encoder, Schema, Structure, Weight
+from mssvm.structures import Chain, Encoder, Schema, Structure, Weight
 
 if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
-BOUNDED = "decomposition bound"  # as inference names it
 P = ParamSpec("P")
 
 
@@ -206,14 +207,16 @@ class StructuredEstimator(SegmentAnswers, Plots):
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
         return prediction.AtTemperatures(0.0, self.eps_h)
 
-    def _decoder(self, decode: str | None, exact: bool) -> str:
+    def _decoder(self, decode: str | None, exact: bool, classes: Iterable[Hashable] = ()) -> str:
         """One of "map" and "marginal": as asked for, else by the parameter; "auto" is the rule of docs/decoding.md.
-        ``exact``: whether inference in training is."""
+        ``exact``: whether inference in training is. Tags of chunks among the ``classes`` must fit together."""
         chosen = self.decode if decode is None else decode
         if chosen not in DECODERS:
             raise InputError(f"decode must be 'map', 'marginal' or 'auto', got {chosen!r}.")
         if chosen != "auto":
             return chosen
+        if exact and is_bio(classes) and isinstance(plan.structure_of(self.structure), Chain):
+            return "map"
         summed = self.eps_y >= 1 or (self.eps_h >= 1 and not exact)
         return "marginal" if summed and isinstance(self._loss(), (Zero, Hamming)) else "map"
 
@@ -256,11 +259,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         """
         if length_hint(y, 1) == 0:
             raise InputError(f"y is empty; {type(self).__name__} needs at least one instance with a label.")
-        predictor = self._predictor
-        if self._decoder(None, exact=True) == "marginal":
-            # The largest of the posterior marginals is the best label for Hamming.
-            predictor = prediction.AtTemperatures(1.0, self.eps_h)
-        hooks = FitHooks(predictor, callback, validation, checkpoint, time_limit)
+        hooks = FitHooks(self._validated_by(), callback, validation, checkpoint, time_limit)
         if self.annotators is not None:
             self._fit_votes(self.annotators, X, y, sample_weight, allowed, hooks)
             return self
@@ -270,10 +269,17 @@ class StructuredEstimator(SegmentAnswers, Plots):
             earlier_encoder = self.encoder_
             earlier_coef = self.coef_
         data = self._data(X, y, sample_weight, allowed, earlier_encoder)
+        hooks = replace(hooks, predictor=self._validated_by(data.encoder.vocabulary.classes))
         self.coef_, solution, self.training_ = Training(data, hooks).run(earlier_coef)
         self._keep_encoder(data.encoder)
         self._keep_outcome(solution)
         return self
+
+    def _validated_by(self, classes: Iterable[Hashable] = ()) -> prediction.Predictor:
+        """What decides the labels that early stopping scores."""
+        if self._decoder(None, True, classes) == "map":
+            return self._predictor
+        return prediction.AtTemperatures(1.0, self.eps_h)  # its largest marginal is the best label for Hamming
 
     def _fit_votes(
         self, annotators: Annotators, X: Any, votes: Any, sample_weight: Any, allowed: Any, hooks: FitHooks
@@ -298,6 +304,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
         self.status_ = self.training_["status"]
         if solution.outcome.unfinished:
             warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=4)
+        elif self.training_.get("worse") or self.training_.get("at_zero"):
+            warnings.warn(self.status_, ConvergenceWarning, stacklevel=4)
 
     def _data(
         self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
@@ -422,7 +430,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
 
     def _decided(self, request: PredictionRequest, decode: str | None) -> Ints:
         """The predicted state of every label site."""
-        if self._decoder(decode, self.training_["exact"]) == "map":
+        if self._decoder(decode, self.training_["exact"], self.labels_.classes) == "map":
             return request.states(request.map(), request.encoded.labels)
         return request.least_risk(self._risk(), *self.temperatures_)
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
-from mssvm.estimators.outcome import AT_ZERO, ENDED, below_majority
+from mssvm.estimators.outcome import AT_ZERO, ENDED, below_simple
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
@@ -39,11 +39,12 @@ def _gap(summary: Mapping[str, Any]) -> str:
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:
-    """A sentence if training labels are predicted worse than by their most frequent class."""
+    """A sentence if training labels are predicted worse than by something simpler, and one if training was repeated."""
     right = summary.get("sites_right")
     if right is None:  # a model saved by an earlier version
         return ""
-    return below_majority(right, summary["sites_labelled"], summary["class_counts"])
+    worse = below_simple(right, summary.get("sites_right_alone", 0), summary["sites_labelled"], summary["class_counts"])
+    return " ".join(sentence for sentence in (summary.get("repeated", ""), worse) if sentence)
 
 
 def _inference(summary: Mapping[str, Any]) -> str:

@@ -42,14 +42,16 @@ class_weight : None, "balanced" or a dict
     Scales the loss of every site by the weight of its label. A likelihood has no loss, so there it scales
     each instance by the mean weight of its labels.
 classes : iterable of labels
-    All classes, where y may lack some.
+    All classes, where y may lack some or has whole numbers below zero as classes.
 missing_label : label
-    A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
+    A value of y that stands for a missing label, beside ``MISSING``, None and NaN. Whole numbers below zero, such as
+    -1 and -100, are refused unless they are named here or in ``classes``.
 decode : "map", "marginal" or "auto"
     How ``predict`` and ``score`` decide by default: "map" takes the best output as a whole, hidden
     variables eliminated at eps_h, for which the objective bounds the loss; "marginal" the labels of least expected
     loss, for Hamming the most probable label of every site. "auto" is "marginal" for likelihoods (eps_y >= 1), and
-    with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
+    with eps_h >= 1 where inference in training was approximate, else "map"; "map" also for chains of BIO and BIOES
+    tags, which must fit together to be chunks (docs/decoding.md has the evidence).
 penalties : mapping of block of weights to strength
     Other strengths of the regulariser than 1; 0 leaves a block free.
 l1_ratio : float

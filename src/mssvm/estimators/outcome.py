@@ -25,6 +25,8 @@ ENDED = {
     "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
+BOUNDED = "decomposition bound"  # as inference names it
+SLACK = 0.02  # share of the labelled sites by which links may be worse than none without a word
 AT_ZERO = (
     "The weights ended at zero, or no better than there, and predictions ignore the features. That can be the optimum: "
     "a margin is inconsistent where no label has more than half of the probability. Use a likelihood (CRF, or HCRF "
@@ -32,16 +34,20 @@ AT_ZERO = (
 )
 
 
-def below_majority(right: int, labelled: int, class_counts: Sequence[int]) -> str:
-    """A sentence about weights that predict fewer of the labelled sites than the most frequent class alone; "" for
-    better ones."""
+def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[int]) -> str:
+    """A sentence about weights that predict fewer of the labelled sites than something simpler does: the most frequent
+    class, or the unary scores ``alone`` (by more than ``SLACK``, as links may cost a few sites); "" for better ones."""
     most = max(class_counts, default=0)
-    if right >= most:
+    simpler = ""
+    if right < alone - SLACK * labelled - 1:
+        simpler = f"{alone} that the scores of single sites predict without their links"
+    if right < most:
+        simpler = f"{most} of the most frequent class"
+    if not simpler:
         return ""
     return (
-        f"At these weights {right} of {labelled} training labels are predicted, fewer than the {most} of the most "
-        "frequent class; try other inference, more effort (inference=ms.inference.Auto(effort='careful')) or another "
-        "start."
+        f"At these weights {right} of {labelled} training labels are predicted, fewer than the {simpler}; try other "
+        "inference, more effort (inference=ms.inference.Auto(effort='careful')) or another start."
     )
 
 
@@ -64,7 +70,8 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     status = f"{ENDED[chosen.outcome.value]} Inference was {kind} ({names})."
     if at_zero:
         status += f" {AT_ZERO}"
-    worse = below_majority(right, training.data.census.sites_labelled, training.data.census.class_counts)
+    alone = sum(block.right_alone for block in blocks)
+    worse = below_simple(right, alone, training.data.census.sites_labelled, training.data.census.class_counts)
     if worse:
         status += f" {worse}"
     return {
@@ -73,6 +80,8 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "status": status,
         "at_zero": at_zero,
         "sites_right": right,
+        "sites_right_alone": alone,
+        "worse": worse,
         "message": chosen.message,
         "certificate": certificate.sentence,
         "augmented": not isinstance(training.plan.objective.loss, Zero),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.core.arrays import Floats
-from mssvm.core.errors import InputError
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.estimators.hooks import FitHooks, HeldOut, TrainingLine
-from mssvm.estimators.outcome import summary
+from mssvm.estimators.outcome import BOUNDED, summary
 from mssvm.estimators.plan import LARGEST_SEED, SMOOTHED, inference_for, n_starts, starts
 from mssvm.estimators.prediction import KnownLabels, agreement, request
 from mssvm.estimators.training_data import FittedData
@@ -91,26 +92,68 @@ class Training:
         init = plan.init if warm is None else warm
         if not isinstance(init, str):
             init = self.taken(np.asarray(init))
-        solutions: list[Solution] = []
-        objectives: list[float] = []
-        with ProgressLine(plan.name, quiet=0.0) if plan.verbose else nullcontext() as line:
+        with ProgressLine(plan.name, quiet=0.0) if plan.verbose else nullcontext() as line, self._callers_instances():
             self._lines = [] if line is None else [TrainingLine(line)]
             if isinstance(self.hooks.callback, TrainingLine):
                 self._lines.append(self.hooks.callback)
             self.n_starts = n_starts(init, self.problem, hidden, plan.n_init)
-            for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
-                self.seed = int(plan.rng.randint(LARGEST_SEED))
-                self._start = len(solutions) + 1
-                if plan.strategy is None:
-                    solution = self.minimise(self.problem, w0)
-                else:
-                    solution = plan.strategy(self.problem, w0, self.minimise)
-                solutions.append(solution)
-                objectives.append(float(solution.objective))
-                if solution.outcome.cut_short:
-                    break
+            best, figures = self._best_start(init, hidden)
+            if figures["worse"]:
+                best, figures = self._again(best, figures, hidden)
+        return self.whole(best.w), best, figures
+
+    @contextmanager
+    def _callers_instances(self) -> Iterator[None]:
+        """Errors about an instance of the problem, which has only those with labels, name the caller's instance."""
+        try:
+            yield
+        except InfeasibleError as error:
+            sample = getattr(self.data, "sample", None)
+            if error.instance is None or sample is None:
+                raise
+            instance = int(np.flatnonzero(sample.labelled)[error.instance])
+            raise InfeasibleError(error.reason, what="y", instance=instance) from None
+
+    def _best_start(self, init: Any, hidden: Bools) -> tuple[Solution, dict[str, Any]]:
+        """Minimise from every start and keep the lowest: the solution, and figures about the training."""
+        plan = self.plan
+        solutions: list[Solution] = []
+        objectives: list[float] = []
+        for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
+            self.seed = int(plan.rng.randint(LARGEST_SEED))
+            self._start = len(solutions) + 1
+            if plan.strategy is None:
+                solution = self.minimise(self.problem, w0)
+            else:
+                solution = plan.strategy(self.problem, w0, self.minimise)
+            solutions.append(solution)
+            objectives.append(float(solution.objective))
+            if solution.outcome.cut_short:
+                break
         best = best_of(solutions)
-        return self.whole(best.w), best, summary(self, best, objectives)
+        return best, summary(self, best, objectives)
+
+    def _again(self, first: Solution, figures: dict[str, Any], hidden: Bools) -> tuple[Solution, dict[str, Any]]:
+        """A second training where the first predicts its own labels worse than something simpler: with careful
+        inference where it propagated, from another random start where there are hidden variables. The better is
+        kept."""
+        plan = self.plan
+        propagated = not figures["exact"] and BOUNDED not in figures["methods"]
+        careful = propagated and hasattr(self.inference, "effort")
+        if first.outcome.cut_short or self.warm or plan.inference != "auto" or not (careful or hidden.any()):
+            return first, figures
+        if careful:
+            self.inference = replace(self.inference, effort="careful")  # type: ignore[type-var]
+            self.problem = self.data.pose(self.inference)
+        init = "random" if hidden.any() else plan.init
+        second, new_figures = self._best_start(init, hidden)
+        better = new_figures["sites_right"] > figures["sites_right"]
+        how = "careful inference" if careful else "another start"
+        outcome = "predicts more of them and is kept" if better else "is no better, and the first is kept"
+        repeated = f"Training was repeated with {how}, as the first predicted too few labels; the second {outcome}."
+        kept, kept_figures = (second, new_figures) if better else (first, figures)
+        status = f"{kept_figures['status']} {repeated}"
+        return kept, {**kept_figures, "repeated": repeated, "status": status}
 
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""

@@ -64,9 +64,11 @@ def compare(
     if not 2 <= n_folds <= len(data):
         raise InputError(f"{data.name} has {len(data)} instances; --cv needs a number from 2 to that.")
     first = next(iter(estimators.values()))
-    space = LabelVocabulary.learn(data.labels, first.structure.depth, first.classes)
     shapes = data.shapes
     with data.places():
+        space = LabelVocabulary.learn(
+            data.labels, first.structure.depth, first.classes, first.missing_label, places=True
+        )
         truth = space.encode(data.labels, shapes)
     states = {name: np.zeros(len(truth.observed), dtype=np.int64) for name in estimators}
     certainty = np.zeros(len(truth.observed))

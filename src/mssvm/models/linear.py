@@ -146,6 +146,10 @@ class LinearModel(BoundOnDemand):
         """The weights of the features: all of ``w``."""
         return w
 
+    def select(self, numbers: Ints) -> LinearModel:
+        """The model over some of the weights, without their names."""
+        return LinearModel(len(numbers))
+
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
         for term in inputs.terms:
             if term.reach > self.n_weights:

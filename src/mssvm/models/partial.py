@@ -21,6 +21,7 @@ from mssvm.core.terms import ActiveStates, Term
 from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
+from mssvm.models.symmetric import SymmetricTables
 
 WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
 
@@ -59,7 +60,7 @@ class FixedWeights(BoundOnDemand):
     Known weights get no gradient, so solvers do not change them.
     """
 
-    model: LinearModel
+    model: LinearModel | SymmetricTables
     values: Floats
 
     def __post_init__(self) -> None:
@@ -84,11 +85,19 @@ class FixedWeights(BoundOnDemand):
 
     expand = fill
 
+    def select(self, numbers: Ints) -> FixedWeights:
+        """The model over some of the weights, without their names."""
+        return FixedWeights(self.model.select(numbers), self.values[numbers])
+
     def restrict(self, gradient: Floats) -> Floats:
         return np.where(self.known, 0.0, gradient)
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
         return PartialFeatures(self.model.bind(inputs, engine), self)
+
+
+AllWeights = LinearModel | SymmetricTables | FixedWeights
+"""A model over all weights of a structure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,15 +108,13 @@ class ActiveWeights(BoundOnDemand):
     positions of the trained ones among them.
     """
 
-    model: LinearModel | FixedWeights
+    model: AllWeights
     n_all: int
     stored: Ints
     active: Ints
 
     @classmethod
-    def of(
-        cls, model: LinearModel | FixedWeights, inputs: LinearInputs, keep: Bools, whole_from: float = WHOLE_FROM
-    ) -> ActiveWeights:
+    def of(cls, model: AllWeights, inputs: LinearInputs, keep: Bools, whole_from: float = WHOLE_FROM) -> ActiveWeights:
         """``model`` without the weights where ``keep`` is False; only ``has_optional_weights`` terms may have any."""
         whole = keep.copy()
         for term in inputs.terms:
@@ -115,11 +122,7 @@ class ActiveWeights(BoundOnDemand):
                 table = whole[term.block[0] : term.block[0] + term.block_size].reshape(-1, term.width)
                 table[table.mean(axis=1) >= whole_from] = True
         stored = np.flatnonzero(whole)
-        smaller = LinearModel(len(stored))
-        active = np.flatnonzero(keep[stored])
-        if isinstance(model, FixedWeights):
-            return cls(FixedWeights(smaller, model.values[stored]), model.n_weights, stored, active)
-        return cls(smaller, model.n_weights, stored, active)
+        return cls(model.select(stored), model.n_weights, stored, np.flatnonzero(keep[stored]))
 
     @property
     def n_weights(self) -> int:

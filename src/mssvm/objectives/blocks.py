@@ -93,10 +93,10 @@ class Block:
         if np.isfinite(value).all():
             return
         bad = int(np.flatnonzero(~np.isfinite(value))[0])
-        raise InfeasibleError(
-            f"instance {self.first + bad} of those with labels has value {value[bad]}; its labels "
-            "contradict the forbidden entries of the model, or the weights are beyond all bounds."
-        )
+        reason = "its labels contradict what the structure forbids; correct them, mark some as MISSING, or forbid less."
+        if not np.isneginf(value[bad]):
+            reason = f"its value is {value[bad]}: the weights are beyond all bounds; scale the features or lower C."
+        raise InfeasibleError(reason, what="instances with labels", instance=self.first + bad)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats
-from mssvm.core.potentials import Belief, Potentials
+from mssvm.core.potentials import Belief, Potentials, segment_argmax
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound
 from mssvm.objectives.sample import Sample
@@ -19,7 +19,8 @@ class InferenceSummary(NamedTuple):
 
     ``methods`` counts instances by the method that answered; ``exact`` says whether all answers were, ``converged`` how
     many of ``n`` had. ``usage`` has, by number of states, the sum of the marginals of the hidden variables of that size
-    and how many these are. ``right`` counts the labelled sites whose best state is among the labels.
+    and how many these are. ``right`` counts the labelled sites whose best state is among the labels, ``right_alone``
+    those whose state of highest unary score is: what the model without its links would predict.
     """
 
     methods: Counter[str]
@@ -28,6 +29,7 @@ class InferenceSummary(NamedTuple):
     n: int
     usage: dict[int, tuple[Floats, int]]
     right: int
+    right_alone: int = 0
 
 
 def summarize_inference(
@@ -56,7 +58,16 @@ def summarize_inference(
         n=len(converged),
         usage=usage,
         right=int(right.sum()),
+        right_alone=_right_alone(sample, theta),
     )
+
+
+def _right_alone(sample: Sample, theta: Potentials) -> int:
+    """Labelled sites whose allowed state of highest unary score is among the labels."""
+    batch = sample.batch
+    unary = np.where(sample.query.allowed, np.asarray(theta.unary), -np.inf)
+    best_state = batch.unary_ptr[:-1] + segment_argmax(unary, batch.unary_ptr)
+    return int((sample.truth[best_state] & sample.query.output).sum())
 
 
 def _state_usage(batch: Batch, belief: Belief, hidden: Bools) -> dict[int, tuple[Floats, int]]:

@@ -131,7 +131,7 @@ class Structure(BaseEstimator):
 
     def learn_labels(self, y: Any, classes: Any, missing_label: Hashable) -> LabelVocabulary:
         """The vocabulary of the labels of the training data."""
-        return LabelVocabulary.learn(y, self.depth, classes, missing_label)
+        return LabelVocabulary.learn(y, self.depth, classes, missing_label, places=True)
 
     def site_labels(self, y: Any, shapes: Shapes, what: str = "y") -> Any:
         """Labels of every site, from the forms of y that the structure reads."""

@@ -12,6 +12,7 @@ from mssvm.core.checks import mapping
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Schema, Sources, label_mask
 from mssvm.structures.pairwise import Pairwise, SiteGraph, edge_source, label_pairs, pair_mask, split_edges
+from mssvm.structures.tags import illegal_pairs
 from mssvm.structures.weights import HardConstraint
 
 
@@ -31,9 +32,10 @@ class Chain(Pairwise):
         Keep direct transitions y_t -> y_{t+1} beside the hidden variables.
     ends : bool
         Separate scores for the first and the last label.
-    forbidden : iterable of (label, next label)
+    forbidden : iterable of (label, next label), "bio" or "bioes"
         Transitions that never happen; ``None`` as the first stands for the start of the sequence, as the second for
-        its end: ``[("O", "I"), (None, "I")]``.
+        its end: ``[("O", "I"), (None, "I")]``. "bio" and "bioes" are all transitions that these schemes of tags
+        (O, B-x, I-x, also E-x, S-x) do not have, so that no prediction has an I-x without its B-x.
     forced : mapping of label to a label or an iterable of labels
         What must follow a label; every other successor is forbidden.
     fixed : mapping of block to weights
@@ -54,7 +56,7 @@ class Chain(Pairwise):
     linked: bool = False
     direct: bool = False
     ends: bool = False
-    forbidden: Iterable[tuple[Hashable, Hashable]] | None = None
+    forbidden: Iterable[tuple[Hashable, Hashable]] | str | None = None
     forced: Mapping[Hashable, Any] | None = None
     fixed: Mapping[str, Any] | None = None
 
@@ -79,7 +81,10 @@ class Chain(Pairwise):
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         if self.forbidden is None and self.forced is None:
             return []
-        pairs = label_pairs(self.forbidden)
+        forbidden = self.forbidden
+        if isinstance(forbidden, str):
+            forbidden = illegal_pairs(forbidden, vocabulary.classes)
+        pairs = label_pairs(forbidden)
         transitions = pair_mask([pair for pair in pairs if None not in pair], vocabulary)
         for label, successors in mapping(self.forced, "forced", "labels to what must follow them").items():
             if not isinstance(successors, (list, set, frozenset)):

@@ -23,7 +23,8 @@ from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.terms import Term, fused
 from mssvm.data.labels import Labels, LabelVocabulary, Shapes
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
-from mssvm.models.partial import FixedWeights
+from mssvm.models.partial import AllWeights, FixedWeights
+from mssvm.models.symmetric import SymmetricTables, mirror_of
 from mssvm.structures.base import Parsed, Schema, Structure, axis_names, state_index
 from mssvm.structures.encoded import Encoded
 from mssvm.structures.layout import BatchLayout, BlockRows, InstanceTopology
@@ -102,9 +103,13 @@ class Encoder:
         return layout
 
     @cached_property
-    def model(self) -> LinearModel | FixedWeights:
+    def model(self) -> AllWeights:
         """theta = Phi(x) w with named weights; those of the structure's parameter ``fixed`` are constants."""
-        model = LinearModel(self.layout.n_weights, self.layout)
+        linear = LinearModel(self.layout.n_weights, self.layout)
+        model: LinearModel | SymmetricTables = linear
+        symmetric = {block.name: block.cards[0] for block in self.blocks if block.symmetric}
+        if symmetric:
+            model = SymmetricTables(linear, mirror_of(self.layout, symmetric))
         fixed = self.structure.fixed
         if fixed is not None and not isinstance(fixed, Mapping):
             raise InputError(f"fixed must map names of blocks to weights, got {type(fixed).__name__}.")

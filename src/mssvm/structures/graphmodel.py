@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from mssvm.core.arrays import Ints
 from mssvm.core.checks import mapping
@@ -63,8 +62,6 @@ class GraphModel(Pairwise):
 
     def read(self, X: Sequence[Any]) -> Sources:
         graphs = [_checked(item, b) for b, item in enumerate(X)]
-        if not self.directed:
-            graphs = [_both_ways(graph) for graph in graphs]
         types = {
             "node": _all_type_names([graph.node_types for graph in graphs]),
             "edge": _all_type_names([graph.edge_types for graph in graphs]),
@@ -98,26 +95,6 @@ def _checked(item: Any, b: int) -> Graph:
     if isinstance(item, Graph):
         return item
     raise InputError(f"expected a Graph of nodes and edges, got {type(item).__name__}.", instance=b)
-
-
-def _both_ways(graph: Graph) -> Graph:
-    """The graph with all edges reversed after the edges themselves, with the same features and types."""
-    edges = np.concatenate([graph.edges, graph.edges[:, ::-1]])
-    types = graph.edge_types
-    if types is not None:
-        types = [*types, *types]
-    return replace(graph, edges=edges, edge_features=_twice(graph.edge_features), edge_types=types)
-
-
-def _twice(features: Any) -> Any:
-    """Rows of features (None, a sparse matrix, an array or a list) repeated once."""
-    if features is None:
-        return None
-    if sparse.issparse(features):
-        return sparse.vstack([features, features])
-    if isinstance(features, np.ndarray):
-        return np.concatenate([features, features])
-    return [*features, *features]
 
 
 def _all_type_names(types_of_graphs: list[Sequence[Hashable] | None]) -> tuple[str, ...]:

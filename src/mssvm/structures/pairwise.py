@@ -14,6 +14,8 @@ or one per node (``linked=True``: a copy of the graph made of hidden variables u
     + sum_i x_i . hidden.node[:, h_i] + attach[y_i, h_i]
     + sum_(i,j) hidden.edge[h_i, h_j] + x_ij . hidden.edge.x[:, h_i, h_j]
 
+Undirected edges (``GraphModel(directed=False)``) score both orders in one table: edge[y_i, y_j] + edge[y_j, y_i].
+
 Where edges are associative, both ends being in the same state takes the place of the tables of labels and of hidden
 states: edge [y_i = y_j] + x_ij . edge.x [y_i = y_j], with weights that stay >= 0.
 
@@ -75,6 +77,7 @@ class Pairwise(Structure):
     edge_name: ClassVar[str] = "edge"
     edges: str = "free"  # other than free: associative, with weights for agreement instead of tables
     ends: bool = False  # scores of their own for the first and the last node
+    directed: bool = True  # whether edge (i, j) differs from (j, i)
     hidden: int
     linked: bool
     direct: bool
@@ -99,7 +102,8 @@ class Pairwise(Structure):
             if str(name) not in edge_types:
                 listed = ", ".join(map(repr, edge_types))
                 raise InputError(f"forbidden names the edge type {name!r}; there are {listed}.")
-            out.append(HardConstraint(typed("edge", str(name)), pair_mask(pairs, vocabulary)))
+            mask = pair_mask(pairs, vocabulary)
+            out.append(HardConstraint(typed("edge", str(name)), mask if self.directed else mask | mask.T))
         return out
 
     # ------------------------------------------------------------------------------------- weights
@@ -130,14 +134,17 @@ class Pairwise(Structure):
     def _block(self, template: BlockTemplate, type_name: str, cards: Mapping[str, int]) -> WeightBlock:
         axes = template.axes
         sizes = tuple(cards[axis] for axis in axes)
+        between_alike = axes in ((LABEL, LABEL), (HIDDEN, HIDDEN))
+        symmetric = between_alike and not self.directed
         agree = 0
-        if self.edges != "free" and axes in ((LABEL, LABEL), (HIDDEN, HIDDEN)):
+        if self.edges != "free" and between_alike:
             agree = sizes[0]
             axes = ()
             sizes = ()
         rows = None if template.rows is None else typed(template.rows, type_name)
         name = typed(template.name, type_name)
-        return WeightBlock(name, typed(template.group, type_name), axes, sizes, template.source, rows, agree)
+        group = typed(template.group, type_name)
+        return WeightBlock(name, group, axes, sizes, template.source, rows, agree, symmetric)
 
     def _templates(self) -> list[tuple[str, list[BlockTemplate]]]:
         """The blocks of every node type or edge type, as the formulas above list them."""

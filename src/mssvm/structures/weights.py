@@ -17,7 +17,8 @@ class WeightBlock:
     names the features; None is one constant feature. ``rows`` names the entry of ``InstanceTopology.rows`` with the
     feature row of each member; None: member i has row i. A block with ``agree`` states has one weight per feature, kept
     >= 0, which scores that both ends of a pair are in the same state. A block with a ``basis`` (rows, n_features) acts
-    on tables with that many rows of ``cards`` states: row r has the features ``basis[r]``, named ``basis_names``.
+    on tables with that many rows of ``cards`` states: row r has the features ``basis[r]``, named ``basis_names``. The
+    table of a ``symmetric`` block scores a pair of states in both orders.
     """
 
     name: str
@@ -27,6 +28,7 @@ class WeightBlock:
     source: str | None = None
     rows: str | None = None
     agree: int = 0
+    symmetric: bool = False
     basis: Floats | None = field(default=None, compare=False)
     basis_names: tuple[str, ...] = ()
 

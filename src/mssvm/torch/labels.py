@@ -14,7 +14,9 @@ from mssvm.objectives.sample import Sample
 from mssvm.torch.scores import LaidOut, ScoreLayout, without_padding
 
 
-def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tuple[Sample, Potentials] | None:
+def sample_on_device(
+    laid: LaidOut, y: Any, site_weight: Any, loss: Loss, missing_label: int = -100
+) -> tuple[Sample, Potentials] | None:
     """The result of ``to_sample`` and of the loss, computed on the device of the labels.
 
     None if the labels are invalid (``to_sample`` has the error message), or if the loss is not implemented here.
@@ -26,7 +28,7 @@ def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tup
     supported = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
     if not supported or rows is None or (site_weight is not None and (weight is None or weight.ndim != 1)):
         return None
-    found = _masks(rows, layout.encoded.n_classes)
+    found = _masks(rows, layout.encoded.n_classes, missing_label)
     if found is None:
         return None
     observed, mask, fine = found
@@ -61,8 +63,10 @@ def _site_rows(laid: LaidOut, given: Any) -> torch.Tensor | None:
     return found
 
 
-def _masks(rows: torch.Tensor, n_classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Which sites have a label, which classes it admits, and whether all labels are among the classes."""
+def _masks(
+    rows: torch.Tensor, n_classes: int, missing_label: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Which sites have a label, which classes it admits, and whether all labels are classes or ``missing_label``."""
     if rows.dtype == torch.bool and rows.shape[1:] == (n_classes,):
         observed = rows.any(dim=1)
         return observed, rows | ~observed[:, None], torch.ones((), dtype=torch.bool, device=rows.device)
@@ -70,7 +74,8 @@ def _masks(rows: torch.Tensor, n_classes: int) -> tuple[torch.Tensor, torch.Tens
         return None
     observed = rows >= 0
     mask = (rows[:, None] == torch.arange(n_classes, device=rows.device)) | ~observed[:, None]
-    return observed, mask, (rows < n_classes).all()
+    known = (rows < n_classes) & (observed | (rows == missing_label))
+    return observed, mask, known.all()
 
 
 def _allowed(layout: ScoreLayout, device: torch.device) -> torch.Tensor:

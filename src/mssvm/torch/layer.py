@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
 from mssvm.torch.sampling import draw
-from mssvm.torch.scores import LaidOut, Layouts, Scores, without_padding
+from mssvm.torch.scores import LaidOut, Layouts, Scores, lengths_of, without_padding
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": torch.mean,
@@ -59,12 +60,16 @@ class StructuredLoss(torch.nn.Module):
         Bytes that exact inference may use.
     threads : int
         Threads of the CPU engine.
+    missing_label : int
+        The number below zero that stands for a missing label in ``y``, by default that of ``CrossEntropyLoss``. Other
+        numbers below zero are refused; in tensors for one more release they are missing labels, with a warning.
 
     All methods take ``scores`` (see ``mssvm.torch.scores``: a mapping from "node", "edge", ... to tensors) with
-    ``lengths`` where they are padded ((B,), for grids (B, 2)), and ``graphs`` (``Graph`` objects or arrays of edges)
-    for ``GraphModel``. Labels ``y`` are a tensor of classes, negative where missing, in the shape of the sites; a
-    boolean tensor with a last axis of classes that marks candidates (a row without any is a missing label); or nested
-    lists with ``ms.MISSING`` and sets.
+    ``lengths`` ((B,), for grids (B, 2)) or ``mask`` (booleans in the shape of the sites, True up to the length) where
+    they are padded, and ``graphs`` (``Graph`` objects or arrays of edges) for ``GraphModel``. Labels ``y`` are a tensor
+    or an array of classes, ``missing_label`` where missing, in the shape of the sites; a boolean tensor with a last
+    axis of classes that marks candidates (a row without any is a missing label); or nested lists with ``ms.MISSING``
+    and sets.
 
     >>> layer = ms.torch.StructuredLoss(ms.Chain(), eps_y=0.0, eps_h=1.0)
     >>> float(layer(scores, torch.tensor([[0, -100]])))                           # the second label is missing
@@ -82,6 +87,7 @@ class StructuredLoss(torch.nn.Module):
         inference: Any = "auto",
         memory_limit: int = 1 << 30,
         threads: int = 1,
+        missing_label: int = MISSING_LABEL,
     ) -> None:
         super().__init__()
         if reduction not in REDUCTIONS:
@@ -99,7 +105,11 @@ class StructuredLoss(torch.nn.Module):
         self.inference = inference
         self.memory_limit = memory_limit
         plans.inference_of(inference, memory_limit, threads)  # raises for unknown names
-        self._layouts = Layouts(self.structure, bool(getattr(self.loss, "needs_own_tables", False)))
+        if isinstance(missing_label, bool) or not isinstance(missing_label, int) or missing_label >= 0:
+            raise InputError(f"missing_label must be a whole number below zero, got {missing_label!r}.")
+        self.missing_label = missing_label
+        own_tables = bool(getattr(self.loss, "needs_own_tables", False))
+        self._layouts = Layouts(self.structure, own_tables, missing_label)
 
     def extra_repr(self) -> str:
         return f"{self.structure}, eps_y={self.eps_y}, eps_h={self.eps_h}, loss={self.loss}"
@@ -113,12 +123,13 @@ class StructuredLoss(torch.nn.Module):
         y: Any,
         *,
         lengths: Any = None,
+        mask: Any = None,
         graphs: Any = None,
         weight: Any = None,
         site_weight: Any = None,
     ) -> torch.Tensor:
         """The objective, reduced over instances of the given ``weight``; ``site_weight`` scales the loss of a site."""
-        laid = self._lay_out(scores, lengths, graphs)
+        laid = self._lay_out(scores, lengths, graphs, mask)
         value = evaluate(self._objective(laid, y, site_weight), laid)
         if weight is not None:
             weights = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
@@ -131,7 +142,9 @@ class StructuredLoss(torch.nn.Module):
     def _objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
         planner = self._planner(laid, training=True)
         unified = Unified(self.eps_y, self.eps_h, self.loss)
-        found = None if laid.device.type == "cpu" else sample_on_device(laid, y, site_weight, self.loss)
+        found = (
+            None if laid.device.type == "cpu" else sample_on_device(laid, y, site_weight, self.loss, self.missing_label)
+        )
         sample, delta = found or self._sample(laid, y, site_weight)
         parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
 
@@ -252,8 +265,14 @@ class StructuredLoss(torch.nn.Module):
 
     # ------------------------------------------------------------------------------------- how they are answered
 
-    def _lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
-        return scores if isinstance(scores, LaidOut) else self._layouts.lay_out(scores, lengths, graphs)
+    def _lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None, mask: Any = None) -> LaidOut:
+        if isinstance(scores, LaidOut):
+            return scores
+        if mask is None:
+            return self._layouts.lay_out(scores, lengths, graphs)
+        if lengths is not None:
+            raise InputError("mask and lengths say the same; give one of them.")
+        return self._layouts.lay_out(scores, lengths_of(mask), graphs)
 
     def _planner(self, laid: LaidOut, training: bool = False, precision: str | None = None) -> Planner:
         n = len(laid.layout.batch) if training else 0
@@ -335,9 +354,22 @@ class StructuredLoss(torch.nn.Module):
             reason = f"label {int(flat[bad[0]])} is not among the classes 0 to {encoded.n_classes - 1}."
             at = int(np.searchsorted(sites.ptr, bad[0], side="right")) - 1
             raise InputError(reason, what=what, instance=at, site=int(bad[0] - sites.ptr[at]))
+        self._check_negative(flat, what)
         observed = flat >= 0
         mask: Bools = (flat[:, None] == np.arange(encoded.n_classes)) | ~observed[:, None]
         return Labels(observed, mask, sites.ptr)
+
+    def _check_negative(self, labels: AnyArray, what: str) -> None:
+        """Warn of labels below zero that are not ``missing_label``; the next release will refuse them."""
+        others = labels[(labels < 0) & (labels != self.missing_label)]
+        if not len(others):
+            return
+        warnings.warn(
+            f"{what} holds {int(others[0])}, and missing_label is {self.missing_label}; for now it is a missing label, "
+            f"too. Pass missing_label={int(others[0])}: the next release will refuse other labels below zero.",
+            FutureWarning,
+            stacklevel=6,
+        )
 
 
 def _array(given: Any) -> AnyArray:

@@ -12,11 +12,12 @@ from torch.autograd.function import once_differentiable
 
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals
+from mssvm.data.labels import is_negative
 from mssvm.engines import engine_of
 from mssvm.engines.base import Features
 from mssvm.structures.layout import BatchLayout
 from mssvm.torch.functions import on
-from mssvm.torch.layer import StructuredLoss
+from mssvm.torch.layer import MISSING_LABEL, StructuredLoss
 from mssvm.torch.scores import LaidOut, ScoreLayout
 
 
@@ -35,6 +36,7 @@ class StructuredLinear(torch.nn.Module):
         super().__init__()
         self._estimator = estimator
         self.coef = torch.nn.Parameter(torch.tensor(estimator.coef_))
+        missing_label = estimator.labels_.missing_label
         self.loss = StructuredLoss(
             estimator.structure_,
             estimator.eps_y,
@@ -43,6 +45,7 @@ class StructuredLinear(torch.nn.Module):
             reduction="sum",
             inference=estimator.inference,
             memory_limit=estimator.memory_limit,
+            missing_label=missing_label if is_negative(missing_label) else MISSING_LABEL,
         )
 
     def forward(self, X: Any) -> LaidOut:

@@ -8,6 +8,8 @@ A structure names groups of variables and factors (``structures.pairwise``): "no
     a padded tensor with ``lengths``                     (B, T, K), (B, T - 1, K, K); of grids (B, H, W, K), ...
     a list with a tensor for every instance              [(T_0, K), (T_1, K), ...]
 
+Of undirected graphs a link has one table, which scores both orders: table[a, b] + table[b, a].
+
 A name without its type ("edge") stands for the links of every type, in the order of the instance's edges.
 """
 
@@ -41,6 +43,7 @@ Scores = Any
 CACHED_STATES = 1 << 22  # total number of states of cached layouts
 CACHED_BOUNDS = 4  # of ``ScoreLayout.query``, for different temperatures and engines
 ENCODERS = 8
+LINKS = ("edge", "hidden.edge")  # groups whose tables are symmetric where the graph is undirected
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
 
@@ -67,6 +70,7 @@ class ScoreLayout:
     encoded: Encoded
     vocabulary: LabelVocabulary
     constrained: frozenset[str] = frozenset()
+    symmetric: bool = False
     plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
     bounds: LRUCache[Hashable, Bound] = field(
         default_factory=partial(LRUCache[Hashable, Bound], CACHED_BOUNDS, bool)
@@ -244,10 +248,11 @@ class LaidOut:
 class Layouts:
     """Layouts of one structure, with a cache of the most recent."""
 
-    def __init__(self, structure: Structure, all_own: bool = False) -> None:
+    def __init__(self, structure: Structure, all_own: bool = False, missing_label: Hashable = None) -> None:
         structure.check()
         self.structure = structure
         self.all_own = all_own
+        self.missing_label = missing_label
         self._cache: LRUCache[LayoutKey, ScoreLayout] = LRUCache(CACHED_STATES, _n_states)
         self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
 
@@ -343,12 +348,14 @@ class Layouts:
         inputs = LinearInputs(groups.batch, (), groups.offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
         encoded = Encoded(inputs, groups.labels, groups.hidden, key.n_classes, groups.allowed)
-        return ScoreLayout(groups, encoded, encoder.vocabulary, constrained)
+        symmetric = not getattr(self.structure, "directed", True)
+        return ScoreLayout(groups, encoded, encoder.vocabulary, constrained, symmetric)
 
     def _encoder(self, key: EncoderKey) -> Encoder:
         """It keeps the topologies of instances, which batches of other lengths share."""
         n_classes, types = key
-        return Encoder(self.structure, Schema({}, dict(types)), LabelVocabulary(tuple(range(n_classes))))
+        vocabulary = LabelVocabulary(tuple(range(n_classes)), self.missing_label)
+        return Encoder(self.structure, Schema({}, dict(types)), vocabulary)
 
 
 def _graph(given: Any, nodes: Any, b: int) -> Graph:
@@ -359,6 +366,24 @@ def _graph(given: Any, nodes: Any, b: int) -> Graph:
     if edges.size and (edges.ndim != 2 or edges.shape[1] != 2):
         raise InputError(f"graphs needs an (E, 2) array of edges, got {edges.shape}.", what="graphs", instance=b)
     return Graph(nodes, edges.reshape(-1, 2))
+
+
+def lengths_of(mask: Any) -> Ints:
+    """Sizes of padded instances from booleans in the shape of the sites: (B,), or (B, 2) for grids."""
+    inside = torch.as_tensor(mask).detach().cpu().numpy()
+    if inside.dtype != np.bool_ or inside.ndim not in (2, 3):
+        raise InputError(f"mask must be booleans in the shape of the sites, got {inside.dtype} {inside.shape}.")
+    axes = range(1, inside.ndim)
+    sizes = np.stack([inside.any(axis=tuple(other for other in axes if other != axis)).sum(axis=1) for axis in axes], 1)
+    expected = np.ones(inside.shape, dtype=bool)
+    for axis in axes:
+        shape = [len(inside), *(inside.shape[axis] if other == axis else 1 for other in axes)]
+        expected &= (np.arange(inside.shape[axis]) < sizes[:, axis - 1, None]).reshape(shape)
+    wrong = np.flatnonzero((inside != expected).reshape(len(inside), -1).any(axis=1))
+    if len(wrong):
+        reason = "sites that are masked out must follow all others; mark missing labels in y, not in mask."
+        raise InputError(reason, what="mask", instance=int(wrong[0]))
+    return sizes[:, 0] if inside.ndim == 2 else sizes
 
 
 def _lengths(given: Any, n: int, most: tuple[int, ...]) -> Ints:
@@ -420,7 +445,10 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
             if group in groups.factors and group not in layout.constrained:
                 raise InputError(f"scores lack the group {group!r}; give a table for all of its members, or one each.")
             continue
-        target, values, places = _placed(layout, group, name, given[name])
+        table = given[name]
+        if layout.symmetric and group.partition(":")[0] in LINKS:
+            table = both_orders(table)
+        target, values, places = _placed(layout, group, name, table)
         values = values.to(device, dtype)
         if out[target] is None and len(places) == sizes[target] and _in_order(layout, group, places):
             out[target] = values
@@ -437,6 +465,13 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     if layout.encoded.inputs.offset is not None:
         tables = tables + torch.as_tensor(layout.encoded.inputs.offset.tables).to(device, dtype)
     return unary, tables
+
+
+def both_orders(tables: Any) -> Any:
+    """Tables (..., K, K), in one tensor or a list, plus themselves with the two states in the other order."""
+    if torch.is_tensor(tables):
+        return tables + tables.transpose(-1, -2)
+    return [part + part.transpose(-1, -2) for part in tables]
 
 
 def _n_states(layout: ScoreLayout) -> int:

@@ -1,8 +1,9 @@
 """CoNLL columns: a token per line (word, further columns, label), sentences separated by empty lines.
 
-``_`` in the last column is a missing label, ``B-NP|I-NP`` a set of candidates. A file with one column has no labels.
-Lines that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are skipped. Predicted labels are written as
-one more column, after that of the true labels if there is one: the format that conlleval and seqeval read.
+``_`` (or ``Options.missing_label``) in the last column is a missing label, ``B-NP|I-NP`` a set of candidates. A file
+with one column has no labels. Lines that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are skipped.
+Predicted labels are written as one more column, after that of the true labels if there is one: the format that
+conlleval and seqeval read.
 
 Where several people tagged a text (``Options.vote_columns``), each of the last columns has the votes of one of them.
 """
@@ -77,22 +78,23 @@ def _sentences(stream: Stream) -> Iterator[Sentence]:
 
 def _records(stream: Stream, options: Options) -> Iterator[Record]:
     interned: dict[str, str] = {}  # one object for equal names of features and labels
+    missing = {MISSING, str(options.missing_label)}
     for sentence in _sentences(stream):
         tokens = sentence.rows
         y = None
         votes = None
         if options.vote_columns:
-            votes = _votes(sentence, options.vote_columns, interned, stream)
+            votes = _votes(sentence, options.vote_columns, missing, interned, stream)
             tokens = [columns[: -len(options.vote_columns)] for columns in tokens]
         elif options.labelled and len(tokens[0]) > 1:
-            y = [_label(columns[-1], interned) for columns in tokens]
+            y = [_label(columns[-1], missing, interned) for columns in tokens]
             tokens = [columns[:-1] for columns in tokens]
         x = [[interned.setdefault(name, name) for name in names] for names in words([tokens])[0]]
         yield Record(sentence.first_line, x, y, source=sentence.texts if options.sources else None, votes=votes)
 
 
 def _votes(
-    sentence: Sentence, annotators: Sequence[str], interned: dict[str, str], stream: Stream
+    sentence: Sentence, annotators: Sequence[str], missing: set[str], interned: dict[str, str], stream: Stream
 ) -> dict[str, list[str | list[str] | None]]:
     """The last columns of a sentence by annotator."""
     width = len(sentence.rows[0])
@@ -100,13 +102,14 @@ def _votes(
     if first < 1:
         reason = f"{width} columns, too few for words and the votes of {len(annotators)} annotators"
         stream.fail(f"{reason}; name as many in --vote-columns as there are", sentence.first_line)
-    return {
-        name: [_label(columns[first + k], interned) for columns in sentence.rows] for k, name in enumerate(annotators)
-    }
+    votes = {}
+    for k, name in enumerate(annotators, first):
+        votes[name] = [_label(columns[k], missing, interned) for columns in sentence.rows]
+    return votes
 
 
-def _label(text: str, interned: dict[str, str]) -> str | list[str] | None:
-    if text == MISSING:
+def _label(text: str, missing: set[str], interned: dict[str, str]) -> str | list[str] | None:
+    if text in missing:
         return None
     candidates = [interned.setdefault(part, part) for part in text.split(EITHER) if part]
     if len(candidates) == 1:

@@ -14,7 +14,7 @@ Votes of several annotators stand in ``votes`` or ``spans`` (``readers.votes``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -41,7 +41,7 @@ def open_json(stream: Stream, options: Options) -> Opened:
     if kind is None:
         kind, peeked = _guess_from(lines, stream)
         lines = chain(peeked, lines)
-    return Opened(kind, _records(JsonReader(stream, kind), lines, options))
+    return Opened(kind, _records(JsonReader(stream, kind, options.missing_label), lines, options))
 
 
 def _guess_from(lines: Iterator[Line], stream: Stream) -> tuple[Kind, list[Line]]:
@@ -74,10 +74,10 @@ def _records(reader: JsonReader, lines: Iterable[Line], options: Options) -> Ite
 class JsonReader:
     """Turns lines into instances of one kind."""
 
-    def __init__(self, stream: Stream, kind: Kind) -> None:
+    def __init__(self, stream: Stream, kind: Kind, missing_label: Hashable = None) -> None:
         self.stream = stream
         self.kind = kind
-        self.labels = LabelReader()
+        self.labels = LabelReader(missing_label)
         self._interned: dict[str, str] = {}  # one object for equal names of features
         self._n_labels = 0  # of every instance, with several labels each
 

@@ -3,15 +3,17 @@
 x (n, T, d) with y (n, T) are chains of one length, with y (n,) sequences; x (n, H, W, d) with y (n, H, W) are grids;
 x (n, d) with y (n, L) are instances with L labels each.
 x (sites, d) with ptr (n + 1,), rows of instance b being ptr[b] : ptr[b+1], are chains (y (sites,)) or sequences
-(y (n,)) of any length. Missing labels are -1 in whole numbers, "" in text and NaN in floats.
+(y (n,)) of any length. Missing labels are "" in text, NaN in floats, and ``Options.missing_label`` in whole numbers:
+without it -1, with a warning, for one more release.
 """
 
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,16 +28,17 @@ from mssvm.data.readers.stream import STDIN, UNPACK, Opened, Options, Stream
 
 def open_npz(stream: Stream, options: Options) -> Opened:
     """Chains, sequences, grids or several labels, by the shapes of the arrays."""
-    reader = NpzReader(stream, options.structure)
+    reader = NpzReader(stream, options.structure, options.missing_label)
     return Opened(reader.kind, iter(reader), "instance")
 
 
 class NpzReader:
     """An archive, opened and checked; ``kind`` is that asked for, or guessed from the shapes."""
 
-    def __init__(self, stream: Stream, kind: Kind | None) -> None:
+    def __init__(self, stream: Stream, kind: Kind | None, missing_label: Hashable = None) -> None:
         self.name = stream.name
         self.x, self.y, self.ptr = self._load(stream)
+        self.missing_label = self._missing_label(missing_label)
         self.kind = kind or self._guess()
         self._check()
 
@@ -48,7 +51,7 @@ class NpzReader:
                 self._fail(b, f"row {int(bad.argmax())} of x holds NaN or infinity; impute it")
             y = None
             if self.y is not None:
-                y = _plain(self.y[b] if self.kind == "sequence" else self.y[rows])
+                y = _plain(self.y[b] if self.kind == "sequence" else self.y[rows], self.missing_label)
             yield Record(b, x, y)
 
     @property
@@ -56,6 +59,18 @@ class NpzReader:
         if self.ptr is None:
             return len(self.x)
         return len(self.ptr) - 1
+
+    def _missing_label(self, given: Hashable) -> Hashable:
+        """The label that stands for a missing one."""
+        if given is not None or self.y is None or self.y.dtype.kind not in "iu" or not np.any(self.y == -1):
+            return given
+        warnings.warn(
+            f"{self.name}: labels of -1 are read as missing; say so with missing_label=-1 in Options (--missing-label "
+            "-1): the next release will refuse labels below zero unless it is told what they are.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return -1
 
     def _load(self, stream: Stream) -> tuple[AnyArray, AnyArray | None, AnyArray | None]:
         gzipped = str(stream.path) == STDIN or str(stream.path).endswith(".gz")
@@ -158,19 +173,19 @@ def _check_declared(file: Any, stream: Stream) -> None:
         file.seek(0)
 
 
-def _plain(y: Any) -> Any:
+def _plain(y: Any, missing_label: Hashable) -> Any:
     """Labels as Python values, missing ones None."""
     if np.ndim(y) > 1:
-        return [_plain(row) for row in y]
+        return [_plain(row, missing_label) for row in y]
     if np.ndim(y) == 0:
-        return _plain_label(y.item())
-    return [_plain_label(label) for label in y.tolist()]
+        return _plain_label(y.item(), missing_label)
+    return [_plain_label(label, missing_label) for label in y.tolist()]
 
 
-def _plain_label(label: Any) -> Any:
-    """A label, None if it is missing: -1, "" or NaN. Floats are whole numbers."""
+def _plain_label(label: Any, missing_label: Hashable) -> Any:
+    """A label, None if it is missing. Floats are whole numbers."""
     if isinstance(label, bool):
         return label
     if isinstance(label, float):
-        return None if np.isnan(label) else int(label)
-    return None if label in (-1, "") else label
+        label = None if np.isnan(label) else int(label)
+    return None if label in ("", missing_label) else label

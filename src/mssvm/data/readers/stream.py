@@ -6,7 +6,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +34,9 @@ class Options:
     """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
     column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
     ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
-    label in masks. ``progress`` is called with the bytes read so far and the bytes in all, ``note`` with the error of
-    a line of JSON, which is then skipped. Lines, arrays and pictures may be ``limit`` times as large as usual.
+    label in masks; ``missing_label``: a further label that stands for a missing one. ``progress`` is called with the
+    bytes read so far and the bytes in all, ``note`` with the error of a line of JSON, which is then skipped. Lines,
+    arrays and pictures may be ``limit`` times as large as usual.
 
     >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
     >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None
@@ -48,6 +49,7 @@ class Options:
     vote_columns: tuple[str, ...] = ()
     sources: bool = False
     missing_colour: str = "#ffffff"
+    missing_label: Hashable = None
     limit: int = 1
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)

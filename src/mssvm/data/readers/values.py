@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,14 +17,17 @@ TYPE_TITLES = {str: "text", int: "whole numbers", bool: "true and false"}
 
 
 class LabelReader:
-    """Labels of a file: all text, all whole numbers or all booleans; null is a missing label, a list a candidate set.
+    """Labels of a file: all text, all whole numbers or all booleans; null and ``missing_label`` are missing labels, a
+    list is a candidate set.
 
     Equal labels become one object, so that a site costs one pointer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, missing_label: Hashable = None) -> None:
         self.type: type | None = None
         self._interned: dict[Any, Any] = {}
+        if missing_label is not None:  # as given, and as text: a command line cannot tell 0 from "0"
+            self._interned = {missing_label: None, str(missing_label): None}
         self._type_place = 0  # line of the first label, which has the type of all
 
     def read(self, value: Any, shape: tuple[int, ...], fail: Fail, place: int = 0) -> Any:

@@ -1,0 +1,104 @@
+"""Tables that do not depend on the order of their two variables: undirected edges.
+
+The table of an undirected edge is edge[a, b] + edge[b, a], one factor that holds both orders. Two factors with the same
+ends would be a loop of length two, whose evidence every message passing counts twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
+from mssvm.models.base import BoundOnDemand
+from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
+
+
+@dataclass(frozen=True, eq=False)
+class SymmetricTables(BoundOnDemand):
+    """theta = Phi(x) S w, with (S w)_j = w_j + w_mirror(j) for the weights of symmetric tables, w_j for all others.
+
+    ``mirror[j]`` is the weight of the same feature and the states in the other order (j itself on the diagonal), -1 for
+    weights of anything else.
+    """
+
+    model: LinearModel
+    mirror: Ints
+
+    @property
+    def n_weights(self) -> int:
+        return self.model.n_weights
+
+    @property
+    def layout(self) -> WeightLayout | None:
+        return self.model.layout
+
+    @cached_property
+    def mirrored(self) -> Ints:
+        """The weights of symmetric tables."""
+        return np.flatnonzero(self.mirror >= 0)
+
+    @cached_property
+    def _partners(self) -> Ints:
+        return self.mirror[self.mirrored]
+
+    def fill(self, w: Floats) -> Floats:
+        """The weights by name: all of ``w``."""
+        return w
+
+    def both_orders(self, values: Floats) -> Floats:
+        """S values; S is its own transpose, so that it serves weights and gradients."""
+        out = values.copy()
+        out[self.mirrored] += values[self._partners]
+        return out
+
+    def select(self, numbers: Ints) -> SymmetricTables:
+        """The model over some of the weights, ascending; with a weight of a table goes its partner."""
+        mirror = self.mirror[numbers]
+        return SymmetricTables(
+            LinearModel(len(numbers)), np.where(mirror < 0, -1, np.searchsorted(numbers, mirror)).astype(np.int64)
+        )
+
+    def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
+        return SymmetricFeatures(self.model.bind(inputs, engine), self)
+
+
+@dataclass(frozen=True, eq=False)
+class SymmetricFeatures:
+    """Features as a function of the weights w: theta = Phi S w, and the gradient S Phi^T mu."""
+
+    features: Features
+    model: SymmetricTables
+
+    def forward(self, w: Floats) -> Potentials:
+        return self.features.forward(self.model.both_orders(w))
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return self.model.both_orders(self.features.adjoint(mu))
+
+    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
+        if not isinstance(self.features, JoiningFeatures):
+            return None
+        inner = self.features.joined(pair, cost)
+        if inner is None:
+            return None
+
+        def run(w: Floats) -> tuple[Floats, Floats, Floats]:
+            plus, minus, gradient = inner(self.model.both_orders(w))
+            return plus, minus, self.model.both_orders(gradient)
+
+        return run
+
+
+def mirror_of(layout: WeightLayout, blocks: dict[str, int]) -> Ints:
+    """``SymmetricTables.mirror`` where the named blocks are symmetric tables of so many states squared."""
+    mirror = np.full(layout.n_weights, -1, dtype=np.int64)
+    for name, n_states in blocks.items():
+        span = layout.groups[name].span
+        numbers = np.arange(span.start, span.stop).reshape(-1, n_states, n_states)
+        mirror[span] = numbers.transpose(0, 2, 1).ravel()
+    return mirror
