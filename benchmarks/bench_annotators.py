@@ -232,11 +232,12 @@ def document(words, functions):
         doc.spans[name] = [Span(doc, start, stop, label=kind) for start, stop, kind in spans]
     return doc
 model = HMM("aggregated", task["kinds"])
-model.fit([document(*item) for item in task["train"]])
+docs = [document(*item) for item in task["train"]]
+model.fit(docs)
 out = []
 for item in task["test"]:
-    found = model(document(*item)).spans["aggregated"]
-    out.append([[span.start, span.end, span.label_] for span in found])
+    doc = model(document(*item))
+    out.append([[span.start, span.end, span.label_] for span in doc.spans["aggregated"]])
 json.dump(out, open(sys.argv[2], "w"))
 """
 

@@ -5,7 +5,8 @@ clf = ms.MSSVM(ms.Chain(hidden=4), C=1.0).fit(X, y)       # y may hold ms.MISSIN
 clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetensors"); ms.load("m.safetensors")
 
 ``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
-``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data, ``ms.torch`` the family as a PyTorch layer. Names
+``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data, ``ms.conformal`` sets of labels with a promise,
+``ms.annotators`` votes of several people, ``ms.torch`` the family as a PyTorch layer. Names
 are imported when they are first used, so that ``import mssvm`` itself is quick.
 """
 
@@ -19,7 +20,7 @@ from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
 if TYPE_CHECKING:
-    from mssvm import annotators, data, engines, inference, losses
+    from mssvm import annotators, conformal, data, engines, inference, losses
     from mssvm import optim as solvers
     from mssvm.annotators import Annotators
     from mssvm.data import features, metrics
@@ -56,6 +57,7 @@ _HOMES = {
 }
 _DOORS = {
     "annotators": "mssvm.annotators",
+    "conformal": "mssvm.conformal",
     "data": "mssvm.data",
     "engines": "mssvm.engines",
     "features": "mssvm.data.features",
@@ -93,6 +95,7 @@ __all__ = [
     "UnifiedSSVM",
     "__version__",
     "annotators",
+    "conformal",
     "cross_val_predict",
     "data",
     "distributed",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -37,6 +38,7 @@ from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
 from mssvm.estimators.prediction_status import PredictionStatus
 from mssvm.estimators.segmenting import SegmentAnswers
+from mssvm.estimators.suggestion import Pool, Suggestion, feature_lengths
 from mssvm.estimators.training import Training
 from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
@@ -521,6 +523,28 @@ class StructuredEstimator(SegmentAnswers, Plots):
         if not marginals:
             return labels
         return labels, request.encoded.labels.split(request.marginals(*self.temperatures_))
+
+    def suggest(
+        self, X: Any, n: int = 10, *, given: Any = None, by: str = "margin", unit: str = "site", spacing: int = 1
+    ) -> list[Suggestion]:
+        """What to label next: up to ``n`` sites (or instances) of X, the most useful first.
+
+        ``given`` are labels in the shape of y that are known already (MISSING elsewhere): probabilities are those given
+        them, and they are not suggested. ``by`` is "margin", "entropy", "change" (of the model, expected) or "random";
+        ``unit`` is "site" or "instance". Sites take turns over the labels that the model predicts, and of sites within
+        ``spacing`` steps of each other only one is suggested.
+
+        >>> [suggestion.instance for suggestion in clf.suggest(X, n=2, unit="instance")] in ([0, 1], [1, 0])
+        True
+        """
+        request = self._request(X, KnownLabels(given=given))
+        sites = request.encoded.labels
+        known = np.zeros(len(sites.vars), dtype=bool)
+        if given is not None:
+            known = self.labels_.encode(given, sites.shapes, "given").single
+        lengths = feature_lengths(request.encoded)
+        pool = Pool(request.marginals(*self.temperatures_), lengths, known, sites.ptr, sites.shapes)
+        return pool.suggest(n, by, unit, spacing, check_random_state(self.random_state))
 
     def predict_hidden(
         self, X: Any, *, hidden_sites: Any = None, given: Any = None, allowed: Any = None, hidden: Any = None

@@ -1,0 +1,12 @@
+"""Sets of labels and of spans that contain the truth as often as promised, whatever the model is worth.
+
+A fitted model gives every label (or span) a score of strangeness; held-out instances say how strange the truth may be.
+What is promised is a theorem (conformal risk control, Angelopoulos et al. 2022) that assumes one thing: calibration and
+new instances are exchangeable. ``thresholds`` has it, ``LabelSets`` and ``SpanSets`` use it.
+"""
+
+from mssvm.conformal.labels import LabelSets
+from mssvm.conformal.spans import SpanSets
+from mssvm.conformal.thresholds import Coverage
+
+__all__ = ["Coverage", "LabelSets", "SpanSets"]
