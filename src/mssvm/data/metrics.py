@@ -142,18 +142,22 @@ def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints, names: Se
     predicted = states[truth.single]
     true = truth.states[truth.single]
     by_class = {}
+    occurring = set()
     for k, label in enumerate(vocabulary.classes):
         is_predicted = predicted == k
         is_true = true == k
-        by_class[label] = Rates.of(int((is_true & is_predicted).sum()), int(is_predicted.sum()), int(is_true.sum()))
-    occurring = frozenset(vocabulary.classes[int(k)] for k in np.union1d(true, predicted))
+        n_predicted = int(is_predicted.sum())
+        n_true = int(is_true.sum())
+        by_class[label] = Rates.of(int((is_true & is_predicted).sum()), n_predicted, n_true)
+        if n_predicted or n_true:
+            occurring.add(label)
     spans_by_type = _span_rates(vocabulary, truth, states) if is_bio(vocabulary.classes) else None
     return Scores(
         right_sites,
         labelled_sites,
         int((~truth.observed).sum()),
         by_class,
-        occurring,
+        frozenset(occurring),
         spans=None if spans_by_type is None else spans_by_type.pop(ALL),
         spans_by_type=spans_by_type,
         by_label=_label_rates(truth, states, names) if names else None,
