@@ -8,7 +8,7 @@ import pytest
 from engines.test_lanes import assert_by_numpy, drawn
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.native.exact import NativeBound
+from mssvm.engines.native.exact import NativeBoundQuery
 from mssvm.engines.native.forests import ForestRoute, Ran
 
 
@@ -32,13 +32,13 @@ def some_labels(batch: Batch, lengths: list[int], share: float, seed: int) -> np
     return output
 
 
-def copied(bound: NativeBound) -> int:
+def copied(bound: NativeBoundQuery) -> int:
     """How many instances belong to families that run with copies."""
     routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
     return sum(len(family["instance"]) for route in routes for family in route.families if family["copies"])
 
 
-def ran(bound: NativeBound, theta: Potentials) -> Ran:
+def ran(bound: NativeBoundQuery, theta: Potentials) -> Ran:
     """How instances ran."""
     (route,) = (route for route in bound.routes if isinstance(route, ForestRoute))
     return route.infer_into(theta, np.zeros(len(bound.batch)), Marginals.zeros(bound.batch))

@@ -12,7 +12,7 @@ from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.engines.native.exact import NativeBound
+from mssvm.engines.native.exact import NativeBoundQuery
 from mssvm.engines.native.forests import ForestRoute
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.exact import Exact
@@ -51,7 +51,7 @@ def drawn(batch: Batch, seed: int, output: np.ndarray) -> tuple[Potentials, Quer
     return theta, Query(output, allowed)
 
 
-def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> NativeBound:
+def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> NativeBoundQuery:
     plan, bound = Exact().plan(batch, ReferenceEngine()), Exact().plan(batch).bind(query, eps_y, eps_h)
     got, want = bound(theta), plan.bind(query, eps_y, eps_h)(theta)
     threaded = Exact().plan(batch, NativeEngine(3)).bind(query, eps_y, eps_h)(theta)
@@ -62,11 +62,11 @@ def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float,
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(ours, other)
-    assert isinstance(bound, NativeBound)
+    assert isinstance(bound, NativeBoundQuery)
     return bound
 
 
-def side_by_side(bound: NativeBound) -> int:
+def side_by_side(bound: NativeBoundQuery) -> int:
     """How many instances run side by side."""
     routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
     sizes = [len(family["instance"]) for route in routes for family in route.families]

@@ -8,7 +8,8 @@ import pytest
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.bounds import Bounded, Decomposition, MiniBucket
+from mssvm.inference import bounds
+from mssvm.inference.bounds import Bounded, FactorDecomposition, MiniBucket
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 
@@ -44,7 +45,7 @@ def test_bounds_are_never_violated_on_500_models() -> None:
         optimised = int(rng.integers(0, 2)) * 8
         for name, bound in (
             ("mini-bucket", MiniBucket(ibound=int(rng.integers(1, 5)), iterations=optimised)),
-            ("decomposition", Decomposition(iterations=optimised)),
+            ("decomposition", FactorDecomposition(iterations=optimised)),
         ):
             upper = bound(batch, theta, query, eps_y, eps_h)
             feasible = value > -np.inf
@@ -80,8 +81,14 @@ def test_optimising_tightens_and_larger_buckets_help() -> None:
     for _ in range(10):
         batch, theta, query = grid(rng)
         value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        bounds = [Decomposition(0), Decomposition(60), MiniBucket(3, 0), MiniBucket(3, 60), MiniBucket(4, 60)]
-        gaps.append([bound(batch, theta, query, 0.0, 1.0)[0] - value for bound in bounds])
+        all_bounds = [
+            FactorDecomposition(0),
+            FactorDecomposition(60),
+            MiniBucket(3, 0),
+            MiniBucket(3, 60),
+            MiniBucket(4, 60),
+        ]
+        gaps.append([bound(batch, theta, query, 0.0, 1.0)[0] - value for bound in all_bounds])
     mean = np.mean(gaps, axis=0)
     assert mean[1] < 0.5 * mean[0]
     assert mean[3] < 0.5 * mean[2]
@@ -140,7 +147,7 @@ def test_any_inference_can_be_asked_for_bounds(eps_y: float, eps_h: float) -> No
     for _ in range(5):
         batch, theta, query = random_case(rng, instances=3)
         value = Enumerate()(batch, theta, query, eps_y, eps_h).value
-        for bounded in (Bounded(guess, MiniBucket(3, 5)), Bounded(guess, Decomposition(5), ibound=2)):
+        for bounded in (Bounded(guess, MiniBucket(3, 5)), Bounded(guess, FactorDecomposition(5), ibound=2)):
             assert np.isnan(bounded(batch, theta, query, eps_y, eps_h).status.upper).all()
             status = bounded(batch, theta, query, eps_y, eps_h, bound=True).status
             slack = 1e-9 * np.maximum(1.0, np.abs(np.where(np.isfinite(value), value, 0.0)))
@@ -156,6 +163,16 @@ def test_exact_results_keep_their_bounds() -> None:
 
 
 def test_bad_settings() -> None:
-    for make in (lambda: MiniBucket(ibound=0), lambda: MiniBucket(iterations=-1), lambda: Decomposition(iterations=-1)):
+    for make in (
+        lambda: MiniBucket(ibound=0),
+        lambda: MiniBucket(iterations=-1),
+        lambda: FactorDecomposition(iterations=-1),
+    ):
         with pytest.raises(InputError):
             make()
+
+
+def test_the_former_name_of_the_factor_decomposition_warns() -> None:
+    with pytest.warns(FutureWarning, match="FactorDecomposition"):
+        former = bounds.Decomposition
+    assert former is FactorDecomposition

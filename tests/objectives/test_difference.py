@@ -13,7 +13,7 @@ from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.exact import Exact
 from mssvm.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.bound import BoundBlock
+from mssvm.objectives.bound_block import BoundBlock
 from mssvm.objectives.difference import JoinedDifference, LinearMinusDifference, PairedDifference, bind_difference
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

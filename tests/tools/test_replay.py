@@ -11,7 +11,7 @@ import pytest
 
 from mssvm.core.arrays import Floats
 from mssvm.experiments.protocol import Protocol
-from mssvm.objectives.bound import BoundBlock
+from mssvm.objectives.bound_block import BoundBlock
 from mssvm.objectives.problem import Evaluation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))

@@ -1,4 +1,4 @@
-"""A cache of results with a bound on its total size."""
+"""A cache of results with a limit on its total size."""
 
 from __future__ import annotations
 

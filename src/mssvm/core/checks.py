@@ -36,14 +36,14 @@ def number(
     real = _as_float(value)
     if low <= real <= high and (above is None or real > above):
         return real
-    bound = ""
+    limits = ""
     if above is not None:
-        bound = f" > {above:g}"
+        limits = f" > {above:g}"
     elif low > -LARGEST:
-        bound = f" >= {low:g}"
+        limits = f" >= {low:g}"
     if high < LARGEST:
-        bound += f" and <= {high:g}"
-    raise InputError(f"{name} must be a finite number{unit}{bound}, got {shown(value)}.")
+        limits += f" and <= {high:g}"
+    raise InputError(f"{name} must be a finite number{unit}{limits}, got {shown(value)}.")
 
 
 def _as_float(value: Any) -> float:
@@ -60,10 +60,10 @@ def count(value: Any, name: str, low: int, high: int = MOST, unit: str = "") -> 
     """A whole number from ``low`` to ``high``."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
-        bound = f">= {low}"
+        limits = f">= {low}"
         if high < MOST:
-            bound += f" and <= {high}"
-        raise InputError(f"{name} must be a whole number{unit} {bound}, got {shown(value)}.")
+            limits += f" and <= {high}"
+        raise InputError(f"{name} must be a whole number{unit} {limits}, got {shown(value)}.")
     return int(value)
 
 

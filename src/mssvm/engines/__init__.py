@@ -26,7 +26,7 @@ ENGINES = {
     "reference": "mssvm.engines.reference:ReferenceEngine",
     "torch": "mssvm.engines.torch:TorchEngine",
 }
-THREADS = 4096  # an upper bound that no machine reaches
+THREADS = 4096  # more than any machine has
 
 
 def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None = None) -> Engine:

@@ -3,11 +3,11 @@
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
     engine.messages(batch)  -> MessagePlan   belief propagation (``engines.messages``)
     engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
-    plan.bind(query, eps_y, eps_h) -> Bound  strategies, orders, masks, kernels and workspaces are resolved here, once
-    bound(theta)            -> Belief        run many times
+    plan.bind(query, eps_y, eps_h) -> BoundQuery    strategies, orders, masks and workspaces are resolved here, once
+    bound_query(theta)      -> Belief        run many times
     features.joined(pair, cost) -> Joined    from weights to values and gradient in one call, where an engine can
 
-Plan once, bind once, run many: there are no caches keyed by identity, so repeated callers hold on to their bounds. How
+Plan once, bind once, run many: there are no caches keyed by identity, so repeated callers keep their bound queries. How
 a batch is run (lanes, sub-blocks, threads) is the engine's own business and never changes a result.
 """
 
@@ -34,13 +34,13 @@ class ParallelMap(Protocol):
     def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]: ...
 
 
-class Bound(Protocol):
-    """Inference with everything but the potentials resolved."""
+class BoundQuery(Protocol):
+    """A query at a pair of temperatures with everything but the potentials resolved: inference that is ready to run."""
 
     def __call__(self, theta: Potentials) -> Belief:
         """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta of every instance, its gradient, and its status.
 
-        A bound of a subset of the instances leaves the others at value 0 and marginals 0, with an empty method.
+        A query of a subset of the instances leaves the others at value 0 and marginals 0, with an empty method.
         """
         ...
 
@@ -68,10 +68,10 @@ class Pair(Protocol):
     """Paired inference: a query and a narrower one (U+ and U-), each alone or both in one call that shares work."""
 
     @property
-    def plus(self) -> Bound: ...
+    def plus(self) -> BoundQuery: ...
 
     @property
-    def minus(self) -> Bound: ...
+    def minus(self) -> BoundQuery: ...
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired: ...
 
@@ -79,7 +79,7 @@ class Pair(Protocol):
 class Plan(Protocol):
     """Inference on one batch, before roles, masks and temperatures are known."""
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         """Resolve a query at a pair of temperatures, for some instances (default all)."""
         ...
 
@@ -128,7 +128,7 @@ class Costs:
     operations: Floats
 
 
-class ExactBound(Bound, Protocol):
+class ExactBoundQuery(BoundQuery, Protocol):
     """Exact inference that can also compute values alone, or values and maximisers."""
 
     def value(self, theta: Potentials) -> Floats:
@@ -144,12 +144,12 @@ class ExactBound(Bound, Protocol):
 class ExactPlan(Plan, Protocol):
     """Exact inference on one batch; ``costs`` allocates nothing.
 
-    Without ``marginals`` a bound has ``value`` and ``decode`` only, and needs about half the memory.
+    Without ``marginals`` a bound query has ``value`` and ``decode`` only, and needs about half the memory.
     """
 
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
-    ) -> ExactBound: ...
+    ) -> ExactBoundQuery: ...
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs: ...
 
@@ -219,10 +219,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TwoCalls:
-    """Paired inference as two bounds, one after the other."""
+    """Paired inference as two bound queries, one after the other."""
 
-    plus: Bound
-    minus: Bound
+    plus: BoundQuery
+    minus: BoundQuery
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         minus = self.minus(theta_minus)
@@ -230,7 +230,7 @@ class TwoCalls:
 
 
 def decoded(batch: Batch, query: Query, belief: Belief, eps_h: float) -> Ints:
-    """States of ``ExactBound.decode`` from the marginals of a call at eps_y = 0."""
+    """States of ``ExactBoundQuery.decode`` from the marginals of a call at eps_y = 0."""
     unknown = (~query.output & (eps_h > 0.0)) | (belief.value == -inf)[batch.owner]
     free = query.n_allowed(batch) > 1
     only_allowed = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)

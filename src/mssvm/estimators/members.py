@@ -10,7 +10,7 @@ from typing import Any
 from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
 from mssvm.core.potentials import Query
-from mssvm.engines.base import Bound
+from mssvm.engines.base import BoundQuery
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.docstrings import documented
 from mssvm.estimators.prediction import Predictor
@@ -174,7 +174,7 @@ class M3E(StructuredEstimator):
     def _predictor(self) -> Predictor:
         objective = m3e.RenyiMargin(self.alpha)
 
-        def bind(planner: Planner, inputs: Inputs, query: Query) -> Bound:
+        def bind(planner: Planner, inputs: Inputs, query: Query) -> BoundQuery:
             return objective.decoder(inputs.batch, query, planner).decode
 
         return bind

@@ -21,7 +21,7 @@ from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import mask_from_indices
 from mssvm.data.labels import Labels, flat_sites
-from mssvm.engines.base import Bound
+from mssvm.engines.base import BoundQuery
 from mssvm.inference.base import Planner
 from mssvm.losses.base import inputs_for
 from mssvm.models.base import Inputs, Model
@@ -31,7 +31,7 @@ from mssvm.structures.layout import Sites
 
 CACHED_STATES = 1 << 22  # states of the queries whose compiled inference is cached
 
-Predictor = Callable[[Planner, Inputs, Query], Bound]
+Predictor = Callable[[Planner, Inputs, Query], BoundQuery]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
 
 
@@ -42,7 +42,7 @@ class AtTemperatures:
     eps_y: float
     eps_h: float
 
-    def __call__(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+    def __call__(self, planner: Planner, inputs: Inputs, query: Query) -> BoundQuery:
         """Hidden variables at temperature 0 need exact elimination, and are summed at eps_y where that does not fit."""
         plan = planner(inputs.batch)
         try:
@@ -56,7 +56,7 @@ class AtTemperatures:
 class CompiledQuery(NamedTuple):
     """Inference bound to a query; ``n_states`` is its size in the cache."""
 
-    bound: Bound
+    bound: BoundQuery
     n_states: int
 
 
@@ -75,7 +75,7 @@ class CompiledQueries:
     def __init__(self) -> None:
         self._cache = LRUCache[Hashable, CompiledQuery](CACHED_STATES, _n_states)
 
-    def get(self, encoded: Encoded, query: Query, planner: Planner, predictor: Predictor) -> Bound:
+    def get(self, encoded: Encoded, query: Query, planner: Planner, predictor: Predictor) -> BoundQuery:
         """The predictor bound to the query, from the cache if it may be cached."""
 
         def compiled(key: Hashable) -> CompiledQuery:
@@ -166,7 +166,7 @@ class PredictionRequest:
             gain.tables[encoded.inputs.offset.tables == -np.inf] = -np.inf
         return request, gain
 
-    def _bound(self, predictor: Predictor) -> Bound:
+    def _bound(self, predictor: Predictor) -> BoundQuery:
         """The predictor bound to this query."""
         if self.compiled is None:
             return predictor(self.planner, self.encoded.inputs, self.query)

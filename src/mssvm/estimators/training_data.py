@@ -21,7 +21,7 @@ from mssvm.losses import SpanLoss, Zero
 from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
-from mssvm.objectives.bound import BoundBlock
+from mssvm.objectives.bound_block import BoundBlock
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.training import TrainingProblem

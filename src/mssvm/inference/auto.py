@@ -14,7 +14,7 @@ from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
+from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
 
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.plan import DecompositionPlan
@@ -85,7 +85,7 @@ class AutoPlan:
         enough_memory = costs.bytes <= self.settings.memory_limit
         return enough_memory & (costs.operations <= self.settings.operations_limit)
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         query.check(self.batch)
         return self._bind(query, eps_y, eps_h, self.fits(query, eps_y, eps_h), instances)
 
@@ -116,14 +116,14 @@ class AutoPlan:
 
     def _bind(
         self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None, side: str = ""
-    ) -> Bound:
+    ) -> BoundQuery:
         """Each instance by its method; ``side`` names the query in training, which continues from earlier messages."""
         named = mask_from_indices(instances, len(self.batch))
         if not (named & ~fits).any():
             return self.exact.bind(query, eps_y, eps_h, instances)
         bounded = named & ~fits & self.batch.pairwise & (self.settings.wide == "decompose")
         propagated = named & ~fits & ~bounded
-        parts: list[tuple[Bools, Bound]] = []
+        parts: list[tuple[Bools, BoundQuery]] = []
         if (named & fits).any():
             parts.append((fits, self.exact.bind(query, eps_y, eps_h, np.flatnonzero(named & fits))))
         if bounded.any():
@@ -142,8 +142,8 @@ class ByMethod:
     """The answers of two methods as one belief; ``from_first`` masks the instances of the first."""
 
     from_first: Bools
-    first: Bound
-    second: Bound
+    first: BoundQuery
+    second: BoundQuery
 
     def __call__(self, theta: Potentials) -> Belief:
         return merge_beliefs(self.first(theta), self.second(theta), self.from_first)

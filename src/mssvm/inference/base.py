@@ -1,8 +1,8 @@
 """What inference is to the rest of the library: settings that plan how questions about a batch are answered.
 
     plan = Planner(inference, engine)(batch)     once for a batch
-    bound = plan.bind(query, eps_y, eps_h)       once for a query and a pair of temperatures
-    belief = bound(theta)                        as often as there are potentials
+    bound_query = plan.bind(query, eps_y, eps_h) once for a query and a pair of temperatures
+    belief = bound_query(theta)                  as often as there are potentials
 
 ``Inference`` is the protocol, ``exact`` and ``auto`` are the settings most users need.
 """
@@ -19,7 +19,7 @@ from mssvm._moved import moved_name
 from mssvm.core.arrays import Ints
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, mask_from_indices
-from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls
+from mssvm.engines.base import BoundQuery, Engine, Pair, Plan, TwoCalls
 
 
 class Inference(Protocol):
@@ -50,7 +50,7 @@ class UnplannedInference:
     inference: Inference
     batch: Batch
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         def all_instances(theta: Potentials) -> Belief:
             return self.inference(self.batch, theta, query, eps_y, eps_h)
 

@@ -23,7 +23,7 @@ from mssvm.core.checks import number, temperature
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Plan
+from mssvm.engines.base import BoundQuery, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss
@@ -104,15 +104,15 @@ class RenyiParts(Parts):
         self._scored: ComponentScores | None = None
 
     @cached_property
-    def _plus(self) -> Bound:
+    def _plus(self) -> BoundQuery:
         return _exactly(self._outputs, self.view.output_query(self.query), self.objective.eps_y)
 
     @cached_property
-    def _minus(self) -> Bound:
+    def _minus(self) -> BoundQuery:
         return _exactly(self._outputs, self.view.output_query(self.truth), self.objective.eps_y)
 
     @cached_property
-    def _best(self) -> Bound:
+    def _best(self) -> BoundQuery:
         return _exactly(self._outputs, self.view.output_query(self.query), 0.0)
 
     def minus(self, theta: Potentials) -> Belief:
@@ -129,7 +129,7 @@ class RenyiParts(Parts):
         given_outputs = _exactly(self.planner(self.batch), clamped, 1.0)(theta)
         return replace(given_outputs, value=best.value + constant)
 
-    def _part(self, outer_bound: Bound, theta: Potentials, outer_theta: Potentials) -> Belief:
+    def _part(self, outer_bound: BoundQuery, theta: Potentials, outer_theta: Potentials) -> Belief:
         """PS_y[eps_y] of S_alpha, made convex, and its gradient in theta; ``outer_theta`` has the scores of outputs."""
         view = self.view
         inner = self._scores(theta)
@@ -165,7 +165,7 @@ class RenyiParts(Parts):
         return self._scored
 
 
-def _exactly(plan: Plan, query: Query, eps: float) -> Bound:
+def _exactly(plan: Plan, query: Query, eps: float) -> BoundQuery:
     """Inference at one temperature that raises where it is not exact: estimates give no bound and no certificate."""
     bound = plan.bind(query, eps, eps)
 

@@ -22,7 +22,7 @@ from mssvm.core.arrays import Bools, Floats, sum_by
 from mssvm.core.checks import number
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Engine, Features, Plan
+from mssvm.engines.base import BoundQuery, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
@@ -92,11 +92,11 @@ class ModLatProblems:
         return Planner(self.inference, self.engine)(self.sample.batch)
 
     @cached_property
-    def _conditional_bound(self) -> Bound:
+    def _conditional_bound(self) -> BoundQuery:
         return self._plan.bind(self.sample.truth_query, 1.0, 1.0)
 
     @cached_property
-    def _joint_bound(self) -> Bound:
+    def _joint_bound(self) -> BoundQuery:
         return self._plan.bind(self.sample.query, 0.0, 0.0)
 
     def _problem(self, objective: Objective, extra_loss: Floats) -> TrainingProblem:
@@ -134,7 +134,7 @@ class AgreementParts(Parts):
     objective: Agreement
     sample: Sample
     delta: Potentials
-    bound: Bound
+    bound: BoundQuery
 
     def minus(self, theta: Potentials) -> Belief:
         """Zero."""

@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.potentials import Belief, Potentials, segment_argmax
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound
+from mssvm.engines.base import BoundQuery
 from mssvm.objectives.sample import Sample
 
 
@@ -33,7 +33,7 @@ class InferenceSummary(NamedTuple):
 
 
 def summarize_inference(
-    sample: Sample, free: Bound, clamped: Bound, theta: Potentials, hidden: Bools
+    sample: Sample, free: BoundQuery, clamped: BoundQuery, theta: Potentials, hidden: Bools
 ) -> InferenceSummary:
     """The summary at ``theta``: ``free`` ranges over all states, ``clamped`` over those that the labels admit.
 

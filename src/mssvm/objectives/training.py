@@ -25,7 +25,7 @@ from mssvm.losses import Zero
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective
 from mssvm.objectives.blocks import Block, SampleBlocks, block_ptr
-from mssvm.objectives.bound import BoundBlock
+from mssvm.objectives.bound_block import BoundBlock
 from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.sums import in_order

@@ -2,7 +2,7 @@
 
 The oracle at w gives a plane of one instance: plus_i(w') >= Phi mu.w' + b, equal at w. Each instance keeps a few
 planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r (max(v, 0) / r where
-weights stay >= 0: the multipliers of the bounds are one more block, solved after every step). A step on instance i
+weights stay >= 0: the multipliers of that constraint are one more block, solved after every step). A step on instance i
 moves weight among its planes, always from the lowest in use (a) to the highest (s):
 
     score_k = mu_k.Phi'w + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |Phi (mu_s - mu_a)|^2_{1/r}))

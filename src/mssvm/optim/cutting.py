@@ -24,7 +24,7 @@ from mssvm.optim.solver import Solver
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
-TURNS = 50  # at most, between a QP and the bounds of weights
+TURNS = 50  # at most, between a QP and the constraints w >= 0
 # Rounds without weight after which planes are dropped.
 MAX_IDLE = 30
 MAX_IDLE_N_SLACK = 5
@@ -127,7 +127,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         _add(state, form.r, Planes(tangents.a[new], tangents.b[new], tangents.group[new]))
 
     def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:
-        """The QP, by turns with the multipliers of the bounds w >= 0 if there are any; returns v."""
+        """The QP, by turns with the multipliers of the constraints w >= 0 if there are any; returns v."""
         v = form.u - state.alpha @ state.a
         multipliers = form.regulariser.project(v) - v
         for _ in range(TURNS):

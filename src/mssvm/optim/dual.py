@@ -5,7 +5,7 @@ v = u - a, the minimum over w is attained at w = v / r and bounds the whole prob
 
     constant + b - 1/2 sum_j v_j^2 / r_j
 
-Where w_j >= 0 is demanded, both hold with max(v_j, 0) for v_j: the multiplier of the bound is -v_j where that is > 0.
+Where w_j >= 0 is demanded, both hold with max(v_j, 0) for v_j: the multiplier of that constraint is max(-v_j, 0).
 The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
 group.
 """

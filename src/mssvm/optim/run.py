@@ -115,7 +115,7 @@ class SolverRun:
         return self.regulariser.value(w) + part.total, part
 
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:
-        """Norm of the gradient of the whole objective, without the components that the bounds w >= 0 hold back."""
+        """Norm of the gradient of the whole objective, without the components that the constraints w >= 0 hold back."""
         total = self.regulariser.gradient(w) + loss_gradient
         with np.errstate(over="ignore"):
             return float(np.linalg.norm(self.regulariser.stationarity(w, total)))

@@ -17,7 +17,7 @@ from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Plan
+from mssvm.engines.base import BoundQuery, Plan
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DeviceMarginals
 from mssvm.estimators import plan as plans
@@ -295,7 +295,7 @@ class StructuredLoss(torch.nn.Module):
             return laid.layout.query
         return to_query(laid.layout.encoded, None, self._labels(laid, given, "given"))
 
-    def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> Bound:
+    def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> BoundQuery:
         """Inference for a query; without labels it depends on the layout alone and, on the CPU, is cached with it."""
         plan = self._plan(laid, planner, "asking")
         layout = laid.layout
@@ -328,7 +328,7 @@ class StructuredLoss(torch.nn.Module):
         request.__dict__["theta"] = theta  # as it is, on its device
         return request
 
-    def _predictor(self, laid: LaidOut, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+    def _predictor(self, laid: LaidOut, planner: Planner, inputs: Inputs, query: Query) -> BoundQuery:
         if inputs.batch is laid.layout.batch:
             return self._bound(laid, planner, query, 0.0, self.eps_h)
         return planner(inputs.batch).bind(query, 0.0, self.eps_h)

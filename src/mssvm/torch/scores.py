@@ -32,7 +32,7 @@ from mssvm.core.terms import Target
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
-from mssvm.engines.base import Bound
+from mssvm.engines.base import BoundQuery
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import Encoder, GraphModel, Grid, Schema, SequenceLabel, Structure
 from mssvm.structures.encoded import Encoded, to_query
@@ -72,8 +72,8 @@ class ScoreLayout:
     constrained: frozenset[str] = frozenset()
     symmetric: bool = False
     plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
-    bounds: LRUCache[Hashable, Bound] = field(
-        default_factory=partial(LRUCache[Hashable, Bound], CACHED_BOUNDS, bool)
+    bounds: LRUCache[Hashable, BoundQuery] = field(
+        default_factory=partial(LRUCache[Hashable, BoundQuery], CACHED_BOUNDS, bool)
     )  # of ``query``
     _cache: dict[Any, Any] = field(default_factory=dict)
 

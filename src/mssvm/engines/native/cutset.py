@@ -19,7 +19,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, counts, factorize, mask_from_indices, offsets, ranks, spans
-from mssvm.engines.base import Bound, Paired, TwoCalls
+from mssvm.engines.base import BoundQuery, Paired, TwoCalls
 from mssvm.engines.native.families import distinct_rows
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
@@ -372,12 +372,12 @@ class CutsetPair:
     """
 
     route: CutsetRoute
-    plus: Bound
+    plus: BoundQuery
     narrower: Query
-    bind_minus: Callable[[], Bound]
+    bind_minus: Callable[[], BoundQuery]
 
     @cached_property
-    def minus(self) -> Bound:
+    def minus(self) -> BoundQuery:
         return self.bind_minus()
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:

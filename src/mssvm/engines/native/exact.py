@@ -66,7 +66,7 @@ class Route(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NativePlan:
-    """Exact inference on one batch; ``settings`` bound memory and name the methods that may be used."""
+    """Exact inference on one batch; ``settings`` limit memory and name the methods that may be used."""
 
     batch: Batch
     settings: ExactSettings
@@ -92,7 +92,7 @@ class NativePlan:
 
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
-    ) -> NativeBound:
+    ) -> NativeBoundQuery:
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")
         query.check(self.batch)
@@ -111,7 +111,7 @@ class NativePlan:
                 routes += cluster_routes(self._clusters, query, eps_y, eps_h, members, self.workers)
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, members, self.workers))
-        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
+        return NativeBoundQuery(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         plus = self.bind(query, eps_y, eps_h)
@@ -158,7 +158,7 @@ class NativePlan:
 
 
 @dataclass(frozen=True, eq=False)
-class NativeBound:
+class NativeBoundQuery:
     """The routes of a query, run one after the other into the same arrays; ``methods`` has that of every instance."""
 
     batch: Batch
@@ -304,9 +304,9 @@ class WeightMap(Protocol):
 
 def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined | None:
     """U+ - U- from weights in one call, where both are forests or given states; else None."""
-    if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NativeBound):
+    if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NativeBoundQuery):
         return None
-    assert isinstance(pair.minus, NativeBound)
+    assert isinstance(pair.minus, NativeBoundQuery)
     plus = pair.plus.routes
     minus = pair.minus.routes
     routes: tuple[Route, ...] = (*plus, *minus)

@@ -46,7 +46,7 @@ class ReferencePlan:
 
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
-    ) -> ReferenceBound:
+    ) -> ReferenceBoundQuery:
         temperature(eps_y, "eps_y")
         temperature(eps_h, "eps_h")
         query.check(self.batch)
@@ -56,7 +56,7 @@ class ReferencePlan:
             if self._bytes(b, cliques) > self.settings.memory_limit:
                 width = max(len(clique) for _, clique in cliques) - 1
                 raise too_large(b, width, self._bytes(b, cliques), self.settings.memory_limit)
-        return ReferenceBound(self.batch, query, (eps_y, eps_h), {b: [v for v, _ in c] for b, c in orders.items()})
+        return ReferenceBoundQuery(self.batch, query, (eps_y, eps_h), {b: [v for v, _ in c] for b, c in orders.items()})
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
@@ -95,7 +95,7 @@ class ReferencePlan:
 
 
 @dataclass(frozen=True, eq=False)
-class ReferenceBound:
+class ReferenceBoundQuery:
     """Orders of the instances of a query, at a pair of temperatures."""
 
     batch: Batch

@@ -22,7 +22,7 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, mask_from_indices
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, check_decodable, decoded
-from mssvm.engines.native.exact import NativeBound, NativePlan
+from mssvm.engines.native.exact import NativeBoundQuery, NativePlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
 from mssvm.engines.torch.trees import NestedRoute, Postorder, TreeRoute, able_trees, postorders
@@ -108,7 +108,7 @@ class TorchPlan:
 
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
-    ) -> TorchBound:
+    ) -> TorchBoundQuery:
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")
         query = DeviceQuery.on(self.at, query)
@@ -124,7 +124,7 @@ class TorchPlan:
         if large:
             host = self._host.bind(query, eps_y, eps_h, np.concatenate([group.instances for group in large]))
         fit = tuple(group for group in groups if 16 * group.size <= self.settings.memory_limit)
-        return TorchBound(self, query, (eps_y, eps_h), fit, tuple(routes), host)
+        return TorchBoundQuery(self, query, (eps_y, eps_h), fit, tuple(routes), host)
 
     @cached_property
     def _host(self) -> NativePlan:
@@ -200,7 +200,7 @@ class TorchPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchBound:
+class TorchBoundQuery:
     """The groups of a query at a pair of temperatures, and the chains that have a kernel."""
 
     plan: TorchPlan
@@ -208,7 +208,7 @@ class TorchBound:
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
     routes: tuple[Route, ...]
-    host: NativeBound | None = None
+    host: NativeBoundQuery | None = None
 
     @property
     def batch(self) -> Batch:

@@ -1,11 +1,23 @@
 """Certificates: upper and lower bounds on the nested power sum where exact inference is out of reach.
 
 ``relaxation`` is weighted mini-bucket elimination of one instance, with shifts and weights to be optimised; ``upper``
-makes it bounds of a whole batch (``MiniBucket``, ``Decomposition``); ``conditioning`` holds some variables so that the
-others can be eliminated exactly, which bounds from below; ``Bounded`` adds both to any inference's answers.
+makes it bounds of a whole batch (``MiniBucket``, ``FactorDecomposition``); ``conditioning`` holds some variables so
+that the others can be eliminated exactly, which bounds from below; ``Bounded`` adds both to any inference's answers.
+The bound that trains and predicts on images is another one: ``inference.decomposition``.
 """
 
-from mssvm.inference.bounds.bounded import Bounded
-from mssvm.inference.bounds.upper import Decomposition, MiniBucket, UpperBound
+import warnings
 
-__all__ = ["Bounded", "Decomposition", "MiniBucket", "UpperBound"]
+from mssvm.inference.bounds.bounded import Bounded
+from mssvm.inference.bounds.upper import FactorDecomposition, MiniBucket, UpperBound
+
+__all__ = ["Bounded", "FactorDecomposition", "MiniBucket", "UpperBound"]
+
+
+def __getattr__(name: str) -> type[FactorDecomposition]:
+    if name == "Decomposition":
+        warnings.warn(
+            "Decomposition is now FactorDecomposition; the old name goes in 0.4.", FutureWarning, stacklevel=2
+        )
+        return FactorDecomposition
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

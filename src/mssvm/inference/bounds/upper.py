@@ -1,6 +1,7 @@
 """Upper bounds on the nested power sum (paper eq. 5) of every instance of a batch, for any (eps_y, eps_h).
 
-``MiniBucket`` splits buckets whose tables would be too large. ``Decomposition`` is the bound of Ping et al. (2015),
+``MiniBucket`` splits buckets whose tables would be too large. ``FactorDecomposition`` is the bound of Ping et al.
+(2015),
 
     U  <=  sum_i PS_{w_i} [theta_i + sum_a d_i^a]  +  sum_a PS_{w^a} [theta_a - sum_{i in a} d_i^a]
 
@@ -84,7 +85,7 @@ class MiniBucket(_Relaxed):
 
 
 @dataclass(frozen=True)
-class Decomposition(_Relaxed):
+class FactorDecomposition(_Relaxed):
     """Upper bounds by optimised decomposition into single factors; tables never grow, whatever the graph's width."""
 
     iterations: int = 100

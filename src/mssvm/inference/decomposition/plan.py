@@ -16,7 +16,7 @@ from mssvm.core.components import acyclic
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, TwoCalls
+from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pair, TwoCalls
 from mssvm.engines.decomposition import ChainPlan, ChainRun, chains_of
 from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
 
@@ -71,7 +71,7 @@ class DecompositionPlan:
             self.kept[name].state[:] = self.recalled.pop(name)
         return self.kept[name], not known
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         """Every call begins without messages and sweeps until the bound has converged."""
         return self.bound(query, eps_y, eps_h, instances, "")
 
@@ -80,7 +80,9 @@ class DecompositionPlan:
         plus = self.bound(query, eps_y, eps_h, None, "plus")
         return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
 
-    def bound(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str) -> DecompositionBound:
+    def bound(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str
+    ) -> DecompositionBoundQuery:
         """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew."""
         query.check(self.batch)
         eps_y = temperature(eps_y, "eps_y")
@@ -97,7 +99,7 @@ class DecompositionPlan:
             )
         bound = self.exact.bind(query, eps_y, eps_h, exact) if len(exact) else None
         tasks = [ChainTask(self, query, *task) for task in self._tasks(query, eps_y, eps_h, others)]
-        return DecompositionBound(self, bound, exact, tasks, side)
+        return DecompositionBoundQuery(self, bound, exact, tasks, side)
 
     def _fits(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Bools:
         """Whether an instance has no cycle among its free variables and exact inference is cheap there."""
@@ -123,11 +125,11 @@ class DecompositionPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class DecompositionBound:
+class DecompositionBoundQuery:
     """A query at a pair of temperatures: exact inference on some instances, chains on the others."""
 
     plan: DecompositionPlan
-    exact: Bound | None
+    exact: BoundQuery | None
     exact_instances: Ints
     tasks: list[ChainTask]
     side: str

@@ -17,27 +17,27 @@ from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.merging import Merging
-    from mssvm.inference.propagation.plan import MessageTask, PropagationBound
+    from mssvm.inference.propagation.plan import MessageTask, PropagationBoundQuery
 
 
 class PropagationCall:
     """Values, marginals and the report in progress. During a search ``value`` and ``y`` are the best so far."""
 
     def __init__(
-        self, bound: PropagationBound, theta: Potentials, candidates: Sequence[Ints], messages: Floats | None
+        self, bound_query: PropagationBoundQuery, theta: Potentials, candidates: Sequence[Ints], messages: Floats | None
     ) -> None:
-        batch = bound.batch
+        batch = bound_query.batch
         n = len(batch)
-        self.bound = bound
+        self.bound_query = bound_query
         self.theta = theta
         self.candidates = candidates
         self.messages = messages
-        self.effort = bound.effort
-        self.tolerance = bound.effort.schedule.tolerance
-        self.model = bound.plan.messages.load(theta, bound.query, bound.plan.noise)
+        self.effort = bound_query.effort
+        self.tolerance = bound_query.effort.schedule.tolerance
+        self.model = bound_query.plan.messages.load(theta, bound_query.query, bound_query.plan.noise)
         self.value = np.zeros(n)
         # Sums over merged regions add to NumPy arrays; all other marginals stay in the engine's own.
-        merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound.tasks)
+        merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound_query.tasks)
         self.mu = Marginals.zeros(batch) if merged else self.model.marginals()
         self.y = np.full(batch.n_vars, -1, dtype=np.int64)
         self.exact = np.zeros(n, dtype=bool)
@@ -47,8 +47,10 @@ class PropagationCall:
         self.lower = np.full(n, np.nan)
         self.upper = np.full(n, np.nan)
         self.method = np.full(n, "", dtype=object)
-        self._try_regions = messages is None and "regions" in bound.effort.starts and self.model.relabel is not None
-        self._kept_messages = np.zeros(batch.message_ptr[-1]) if bound.plan.settings.keep_messages else None
+        self._try_regions = (
+            messages is None and "regions" in bound_query.effort.starts and self.model.relabel is not None
+        )
+        self._kept_messages = np.zeros(batch.message_ptr[-1]) if bound_query.plan.settings.keep_messages else None
 
     def answer(self, task: MessageTask) -> None:
         """Answer for the instances of one task."""
@@ -65,7 +67,7 @@ class PropagationCall:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
         impossible = self.value == -np.inf
         if impossible.any():
-            self.mu.clear(self.bound.batch, impossible)
+            self.mu.clear(self.bound_query.batch, impossible)
         status = Status(
             method=tuple(str(method) for method in self.method),
             exact=self.exact,
@@ -86,7 +88,7 @@ class PropagationCall:
 
     def message_rows(self, instances: Ints) -> Ints:
         """Entries of log-messages of the named instances."""
-        ptr = self.bound.batch.message_ptr
+        ptr = self.bound_query.batch.message_ptr
         return spans(ptr[instances], np.diff(ptr)[instances])
 
     # --- eps_y = 0 ---------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class PropagationCall:
 
     def fresh_run(self, instances: Ints, temperatures: Temperatures, noisy: bool = False) -> MessageRun:
         """Messages of the instances of a task, as scaled probabilities where the settings allow them."""
-        return self.model.run(instances, temperatures if self.bound.plan.settings.scaled else None, noisy)
+        return self.model.run(instances, temperatures if self.bound_query.plan.settings.scaled else None, noisy)
 
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
 
@@ -118,13 +120,13 @@ class PropagationCall:
         one_temperature = temperatures.eps_y == temperatures.eps_h
         self.converged[instances] = self.residual[instances] <= self.tolerance
         self.method[instances] = "sum-product" if one_temperature else "two-temperature propagation"
-        self.exact[instances] = self.bound.forest[instances] & self.converged[instances] & one_temperature
+        self.exact[instances] = self.bound_query.forest[instances] & self.converged[instances] & one_temperature
 
     def _new_run(self, instances: Ints, temperatures: Temperatures) -> MessageRun:
         """A run with variables of one allowed state held at it, as a search holds those whose states it tries."""
         run = self.fresh_run(instances, temperatures)
-        if not self.bound.free.all():
-            run.hold(instances, ~self.bound.free, self.bound.only_state)
+        if not self.bound_query.free.all():
+            run.hold(instances, ~self.bound_query.free, self.bound_query.only_state)
         return run
 
     def _sum(self, instances: Ints, temperatures: Temperatures) -> None:
@@ -142,7 +144,7 @@ class PropagationCall:
     def _run_sums(self, run: MessageRun, instances: Ints, temperatures: Temperatures) -> None:
         """One run to convergence, from the caller's messages or from uniform ones."""
         run.start(instances, self.messages)
-        forest = self.bound.forest[instances]
+        forest = self.bound_query.forest[instances]
         loopy = instances[~forest]
         warm_start = self.messages is not None
         cold_loopy = loopy[:0] if warm_start else loopy
@@ -181,14 +183,14 @@ class PropagationCall:
 
         Sums given y are left alone: their value is compared with that of other y, found without this.
         """
-        bound = self.bound
-        loopy = instances[~bound.forest[instances]]
-        pairwise = loopy[bound.batch.pairwise[loopy] & bound.has_output[loopy]]
+        bound_query = self.bound_query
+        loopy = instances[~bound_query.forest[instances]]
+        pairwise = loopy[bound_query.batch.pairwise[loopy] & bound_query.has_output[loopy]]
         if not len(pairwise):
             return pairwise
         run.decode(pairwise, self.y)
         assert self.model.relabel is not None
-        moved, messages = self.model.relabel(pairwise, bound.free, self.y)
+        moved, messages = self.model.relabel(pairwise, bound_query.free, self.y)
         first_value = np.zeros(len(self.value))
         second_value = np.zeros(len(self.value))
         run.beliefs(moved, temperatures, first_value, None)
@@ -205,7 +207,7 @@ class PropagationCall:
     def _sum_merged(self, merging: Merging, conditional: Conditional, eps_y: float) -> None:
         """Sum-product at eps_y over merged regions."""
         instances = merging.instances
-        temperatures = Temperatures.one(self.bound.batch.n_vars, eps_y)
+        temperatures = Temperatures.one(self.bound_query.batch.n_vars, eps_y)
         run = merging.load(self.theta, conditional).run()
         run.start(instances, None)
         self._converge(run, instances, instances[~merging.forest[instances]], temperatures)

@@ -42,7 +42,7 @@ def expansions(search: OutputSearch, instances: Ints) -> None:
     """The best so far, and with ``judge_moves`` the best states by themselves, improved by expansions."""
     call = search.call
     for b, model in _cut_models(search, instances):
-        first, end = call.bound.batch.var_ptr[b : b + 2]
+        first, end = call.bound_query.batch.var_ptr[b : b + 2]
         best = call.y[first:end].copy()
         beginnings = []
         if best[0] >= 0:
@@ -57,15 +57,15 @@ def _cut_models(search: OutputSearch, instances: Ints) -> Iterator[tuple[int, Cu
     """The instances that cuts can improve: with cycles, by pairs of variables, none of them summed."""
     if search.task.temperatures.eps_h > 0.0:
         return
-    bound = search.call.bound
-    loopy = instances[~bound.forest[instances] & bound.batch.pairwise[instances]]
+    bound_query = search.call.bound_query
+    loopy = instances[~bound_query.forest[instances] & bound_query.batch.pairwise[instances]]
     for b in loopy.tolist():
-        model = CutModel.of(bound.batch, search.call.theta, bound.query.allowed, b)
+        model = CutModel.of(bound_query.batch, search.call.theta, bound_query.query.allowed, b)
         if model is not None:
             yield b, model
 
 
 def _ties_go_down(search: OutputSearch) -> bool:
     """Which of two equally good labellings a cut finds, by the seed."""
-    seed = search.call.bound.plan.settings.seed
+    seed = search.call.bound_query.plan.settings.seed
     return bool(uniforms(np.zeros(1, dtype=np.int64), seed, CUT_STREAM)[0] < 0.5)

@@ -28,7 +28,7 @@ class Judge:
         assert task.components is not None
         components = task.components
         self.call = call
-        self.batch = call.bound.batch
+        self.batch = call.bound_query.batch
         self.components = components
         self.conditional = conditional
         self.instances = task.instances

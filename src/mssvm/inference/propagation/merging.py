@@ -19,7 +19,7 @@ from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.messages import Borders, Conditional, MessageModel, MessagePlan
 
 if TYPE_CHECKING:
-    from mssvm.inference.propagation.plan import PropagationBound
+    from mssvm.inference.propagation.plan import PropagationBoundQuery
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,11 @@ class Merging:
     output_mu: tuple[Ints, Ints]  # entries of the original and of the merged mu.tables, of factors of outputs alone
 
     @classmethod
-    def of(cls, bound: PropagationBound, components: HiddenComponents, instances: Ints) -> Merging | None:
+    def of(cls, bound_query: PropagationBoundQuery, components: HiddenComponents, instances: Ints) -> Merging | None:
         """Sum out the hidden components of every named instance in which all fit the limits of the effort; None if
         there is no such instance."""
-        batch = bound.batch
-        ptr, var, size, fits = _measure(bound, components)
+        batch = bound_query.batch
+        ptr, var, size, fits = _measure(bound_query, components)
         instances = instances[fits[instances]]
         if not len(instances):
             return None
@@ -66,7 +66,7 @@ class Merging:
         output_factors = np.flatnonzero((components.inside == 0) & chosen[batch.factor_owner])
         wide = np.flatnonzero(summed & (n_border > 1))
         narrow = np.flatnonzero(summed & (n_border < 2))
-        merged, source = _wire(bound, borders, output_factors, wide)
+        merged, source = _wire(bound_query, borders, output_factors, wide)
         is_new = source >= batch.n_table_entries
         tables_from = np.zeros(merged.n_table_entries, dtype=np.int64)
         tables_from[spans(merged.table_at, merged.table_sizes)] = spans(source, merged.table_sizes)
@@ -83,16 +83,16 @@ class Merging:
         hidden_states = ~components.outside[batch.state_var]
         first_states = np.zeros(batch.n_states, dtype=bool)
         first_states[batch.unary_ptr[:-1]] = True
-        query = Query(components.outside, np.where(hidden_states, first_states, bound.query.allowed))
+        query = Query(components.outside, np.where(hidden_states, first_states, bound_query.query.allowed))
         sizes = batch.table_sizes[output_factors]
         return cls(
             instances=instances,
-            forest=acyclic(merged, bound.free & components.outside),
+            forest=acyclic(merged, bound_query.free & components.outside),
             batch=merged,
             query=query,
-            plan=bound.plan.engine.messages(merged),
+            plan=bound_query.plan.engine.messages(merged),
             borders=borders,
-            given=np.where(bound.free, 0, bound.only_state),
+            given=np.where(bound_query.free, 0, bound_query.only_state),
             hidden_states=hidden_states,
             tables_from=tables_from,
             added=(added_from, added_to),
@@ -120,11 +120,11 @@ class Merging:
         conditional.expect(self.borders, self.instances, self.given, weights, mu)
 
 
-def _measure(bound: PropagationBound, components: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
+def _measure(bound_query: PropagationBoundQuery, components: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
     """The outputs around every component (offsets and variables), their joint states, and the instances that fit."""
-    batch = bound.batch
+    batch = bound_query.batch
     n = max(batch.n_vars, 1)
-    touching = (components.inside[batch.slot_factor] > 0) & (components.outside & bound.free)[batch.scope_vars]
+    touching = (components.inside[batch.slot_factor] > 0) & (components.outside & bound_query.free)[batch.scope_vars]
     around = np.unique(components.factor_component[batch.slot_factor[touching]] * n + batch.scope_vars[touching])
     component, var = np.divmod(around, n)
     n_border = np.bincount(component, minlength=len(components.tree))
@@ -142,13 +142,13 @@ def _measure(bound: PropagationBound, components: HiddenComponents) -> tuple[Int
     owner = batch.owner[components.visit[components.member_ptr[:-1]]]
     entries = np.bincount(owner, np.where(n_border > 1, size, 0.0), minlength=len(batch))
     work = np.bincount(owner, np.where(components.tree, size * cost, np.inf), minlength=len(batch))
-    fits = (entries <= bound.effort.merge_entries) & (work <= bound.effort.merge_work)
+    fits = (entries <= bound_query.effort.merge_entries) & (work <= bound_query.effort.merge_work)
     return offsets(n_border), var, size, fits
 
 
-def _wire(bound: PropagationBound, borders: Borders, output_factors: Ints, wide: Ints) -> tuple[Batch, Ints]:
+def _wire(bound_query: PropagationBoundQuery, borders: Borders, output_factors: Ints, wide: Ints) -> tuple[Batch, Ints]:
     """The batch with the ``output_factors`` and one factor per ``wide`` component, and the source of its tables."""
-    batch = bound.batch
+    batch = bound_query.batch
     around = [borders.var[borders.ptr[c] : borders.ptr[c + 1]] for c in wide]
     owner = np.append(batch.factor_owner[output_factors], [batch.owner[v[0]] for v in around]).astype(np.int64)
     source = np.append(batch.table_at[output_factors], batch.n_table_entries + borders.entry_ptr[wide])

@@ -60,21 +60,21 @@ class PropagationPlan:
         position = ranks(self.batch.unary_ptr[self.batch.var_ptr])
         return uniforms(position, self.settings.seed, NOISE_STREAM)
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBoundQuery:
         """Resolve a query at a pair of temperatures, for some instances (default all)."""
         query.check(self.batch)
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")
         if instances is None:
             instances = np.arange(len(self.batch))
-        return PropagationBound(self, query, eps_y, eps_h, np.asarray(instances))
+        return PropagationBoundQuery(self, query, eps_y, eps_h, np.asarray(instances))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         """Resolve two queries that are always evaluated together."""
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
 
-class PropagationBound:
+class PropagationBoundQuery:
     """Propagation for a query at a pair of temperatures, with everything resolved but the potentials."""
 
     def __init__(self, plan: PropagationPlan, query: Query, eps_y: float, eps_h: float, instances: Ints) -> None:

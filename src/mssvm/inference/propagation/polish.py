@@ -39,8 +39,8 @@ def _local_search(search: OutputSearch, instances: Ints) -> None:
     call = search.call
     judge = search.judge
     effort = call.effort
-    batch = call.bound.batch
-    free = call.bound.free & search.components.outside
+    batch = call.bound_query.batch
+    free = call.bound_query.free & search.components.outside
     judge.take_best(instances)
     judge.conditional.improve(instances, free, judge.y)
     judge.judge(instances)
@@ -48,7 +48,7 @@ def _local_search(search: OutputSearch, instances: Ints) -> None:
     score_ranges = score_range(call.model.range)
     for k in range(effort.gibbs):
         judge.take_best(instances)
-        draws = uniforms(np.arange(effort.rounds * max_free), call.bound.plan.settings.seed, k)
+        draws = uniforms(np.arange(effort.rounds * max_free), call.bound_query.plan.settings.seed, k)
         annealing = Annealing(score_ranges / HOT, score_ranges / COLD, effort.rounds, effort.budget, draws)
         judge.conditional.improve(instances, free, judge.y, annealing)
         before = call.value[instances].copy()
@@ -63,7 +63,7 @@ def _flip_by_messages(search: OutputSearch, instances: Ints) -> None:
     """
     call = search.call
     judge = search.judge
-    batch = call.bound.batch
+    batch = call.bound_query.batch
     share = np.ones(len(batch))
     n_moved = np.zeros(len(batch), dtype=np.int64)
     for _ in range(call.effort.flips):
@@ -89,12 +89,12 @@ def _propose(search: OutputSearch, b: int, score: Floats, share: float) -> int:
 
     Of the moves that gain, the best ``share`` is made, no two of them in one factor.
     """
-    batch = search.call.bound.batch
+    batch = search.call.bound_query.batch
     graph = batch.topology(b)
     variables = slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
     y = search.judge.y[variables]
     target = segment_argmax(score, graph.unary_ptr)
-    movable = (search.call.bound.free & search.components.outside)[variables]
+    movable = (search.call.bound_query.free & search.components.outside)[variables]
     at = graph.unary_ptr[:-1]
     with np.errstate(invalid="ignore"):
         gain = np.where(movable, score[at + target] - score[at + y], 0.0)

@@ -47,7 +47,7 @@ def regions(search: OutputSearch, instances: Ints) -> None:
     if relabel is None or not len(loopy):
         return
     search.judge.take_best(loopy)
-    moved, messages = relabel(loopy, search.call.bound.free, search.judge.y)
+    moved, messages = relabel(loopy, search.call.bound_query.free, search.judge.y)
     if not len(moved):
         return
     if search.call.effort.judge_moves:
@@ -98,12 +98,12 @@ def joint(search: OutputSearch, instances: Ints) -> None:
 def random(search: OutputSearch, instances: Ints, k: int) -> None:
     """Mixed-product from the k-th draw of random messages."""
     call = search.call
-    ptr = call.bound.batch.message_ptr
+    ptr = call.bound_query.batch.message_ptr
     rows = call.message_rows(instances)
     counts = np.diff(ptr)[instances]
     messages = np.zeros(ptr[-1])
     place = rows - np.repeat(ptr[instances], counts)
-    draws = uniforms(place, call.bound.plan.settings.seed, RANDOM_STREAM + k)
+    draws = uniforms(place, call.bound_query.plan.settings.seed, RANDOM_STREAM + k)
     half_range = 0.5 * score_range(call.model.range)[instances]
     messages[rows] = -np.repeat(half_range, counts) * draws
     _mixed(search, instances, messages, "mixed-product from random messages")
@@ -113,8 +113,8 @@ def _movable(search: OutputSearch, instances: Ints) -> Ints:
     """The instances whose regions can be relabelled: with cycles, by pairs of variables, on an engine that can."""
     if search.call.model.relabel is None:
         return instances[:0]
-    bound = search.call.bound
-    return instances[~bound.forest[instances] & bound.batch.pairwise[instances]]
+    bound_query = search.call.bound_query
+    return instances[~bound_query.forest[instances] & bound_query.batch.pairwise[instances]]
 
 
 def _warmed_up(search: OutputSearch, instances: Ints, temperatures: Temperatures) -> MessageRun:
@@ -122,7 +122,7 @@ def _warmed_up(search: OutputSearch, instances: Ints, temperatures: Temperatures
     call = search.call
     run = search.messages
     run.start(instances, None)
-    call.effort.warm(run, instances[~call.bound.forest[instances]], temperatures)
+    call.effort.warm(run, instances[~call.bound_query.forest[instances]], temperatures)
     call.sweeps[instances] += run.sweeps[instances]
     return run
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.engines.base import Bound
+from mssvm.engines.base import BoundQuery
 from mssvm.objectives.base import Parts
 from mssvm.objectives.blocks import Block
 from mssvm.objectives.difference import Difference, bind_difference
@@ -54,7 +54,7 @@ class BoundBlock:
         free, clamped = self._bounds()
         return summarize_inference(self.block.sample, free, clamped, self.block.features.forward(w), in_block)
 
-    def _bounds(self) -> tuple[Bound, Bound]:
+    def _bounds(self) -> tuple[BoundQuery, BoundQuery]:
         """Inference over all states, and over those that the labels admit."""
         if isinstance(self.parts, UnifiedParts):
             return self.parts.pair.plus, self.parts.pair.minus
