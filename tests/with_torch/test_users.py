@@ -141,7 +141,7 @@ NODE, EDGE, Y = scores(2, 4, K), scores(K, K), labels(2, 4, missing=0.0)
         ("leading axes \\(2, 8\\)", torch.cat([Y, Y], 1), {}),
         ("instance 0: the shape is \\(5,\\)", [torch.cat([Y[0], Y[0, :1]]), Y[1, :3]], {}),
         ("a list of 1 for 2 instances", [Y[0]], {}),
-        ("instance 0: expected a sequence of labels", [Y[0], None], {}),
+        ("instance 0: expected a sequence of labels", [3, None], {}),
         ("got shape \\(2, 1\\)", Y, {"weight": torch.ones(2, 1)}),
         ("got shape \\(3,\\)", Y, {"weight": torch.ones(3)}),
         ("site_weight has leading axes", Y, {"site_weight": torch.ones(2, 3)}),
@@ -272,3 +272,27 @@ def test_undirected_links_score_both_orders() -> None:
         )
     own = table.expand(1, 2, K, K)
     torch.testing.assert_close(undirected.log_partition({"node": node, "edge": own}, graphs=[edges]), expected)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_are_named(value: float) -> None:
+    loss, given = chain()
+    edge = given["edge"].detach().clone()
+    edge[1, 2] = value
+    what = "NaN" if value != value else r"\+inf"
+    sentence = f"scores of 'edge' hold {what} at \\(1, 2\\); look at the network's output"
+    for ask in (loss.log_partition, loss.marginals, loss.decode, loss.entropy):
+        with pytest.raises(ms.errors.InputError, match=sentence):
+            ask({**given, "edge": edge})
+    node = [part.detach().clone() for part in given["node"]]
+    node[1][0, 0] = value
+    with pytest.raises(ms.errors.InputError, match=f"scores of 'node' of instance 1 hold {what} at \\(0, 0\\)"):
+        loss({**given, "node": node}, list(labels(2, 4)))
+
+
+def test_tensors_of_pytorch_are_data_of_estimators() -> None:
+    y = torch.randint(2, (8, 5), generator=torch.Generator().manual_seed(0))
+    X = torch.nn.functional.one_hot(y).double().requires_grad_()
+    expected = ms.CRF(ms.Chain()).fit(list(X.detach().numpy()), list(y.numpy())).predict_marginals(X)
+    for given, tags in ((X, y), (list(X), list(y)), (X.float(), y), (X.bfloat16(), y)):
+        np.testing.assert_allclose(ms.CRF(ms.Chain()).fit(given, tags).predict_marginals(given), expected, atol=1e-6)

@@ -17,7 +17,7 @@ from mssvm.cli import options as o
 from mssvm.cli.tables import columns, pairs
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import is_negative
+from mssvm.data.labels import MANY_CLASSES, is_negative
 from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
@@ -63,6 +63,9 @@ def questions(data: Dataset) -> list[str]:
     if data.y is None:
         return []
     out = []
+    classes = set(_single_labels(data))
+    if len(classes) > MANY_CLASSES:
+        out.append(f"{data.name}: there are {len(classes):,} classes; check that these are labels and no measurements.")
     for b, y in enumerate(data.y):
         labels = list(_flat([y], len(data.shapes[0]) + 1))
         members = [label for part in labels for label in (part if isinstance(part, list) else [part])]
@@ -74,6 +77,12 @@ def questions(data: Dataset) -> list[str]:
             )
             break
     return out
+
+
+def _single_labels(data: Dataset) -> Iterator[Any]:
+    for label in _flat(data.y, len(data.shapes[0]) + 1):
+        if label is not None and not isinstance(label, list):
+            yield label
 
 
 def describe(data: Dataset) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def evaluate(
     json_output: o.Json = False,
     cluster: o.Cluster = None,
     jobs: o.Jobs = -1,
+    structure: o.Structure = None,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
     missing_label: o.MissingLabel = None,
@@ -44,7 +45,7 @@ def evaluate(
 
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    kind = o.kind_of(estimator.structure_)
+    kind = o.kind_of(estimator.structure_, structure)
     missing = o.label_of(missing_label)
     if missing is None:
         missing = estimator.missing_label

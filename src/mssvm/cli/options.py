@@ -218,10 +218,12 @@ def classes_of(names: str | None, data: Dataset, of_votes: bool = False) -> list
         raise InputError(f"--classes names {names!r}, but the labels of the data are {kind}.") from None
 
 
-def kind_of(structure: Any) -> str:
-    """The name on the command line of a model's structure."""
+def kind_of(structure: Any, asked: str | None = None) -> str:
+    """The name on the command line of a model's structure, which must be the one ``asked`` for, if any is."""
     name = type(structure).__name__
     kind = next((k for k, entry in STRUCTURES.items() if entry.name == name), None)
     if kind is None or kind in WITHOUT_FILES:
         raise InputError(f"a model of the structure {name} takes no data files; use it from Python.")
+    if asked not in (None, kind):
+        raise InputError(f"the model labels {kind}s, not {asked}s; leave --structure out, or fit another model.")
     return kind

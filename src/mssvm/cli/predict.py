@@ -36,6 +36,7 @@ def predict(
         bool, typer.Option("--uncertainty", help="Pictures of how unsure each pixel is, beside the masks.")
     ] = False,
     jobs: o.Jobs = -1,
+    structure: o.Structure = None,
     form: o.Format = None,
     limit: o.Limit = 1,
     unlabelled: o.Unlabelled = False,
@@ -70,7 +71,7 @@ def predict(
     as_columns = cluster is None and writes_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
-    kind = o.kind_of(estimator.structure_)
+    kind = o.kind_of(estimator.structure_, structure)
     reading = o.reading(form, kind, unlabelled, limit=limit, missing_label=estimator.missing_label)
     options = replace(reading, sources=as_columns)
     if cluster is not None:

@@ -10,6 +10,7 @@ Whole numbers below zero stand for missing labels in some packages and for class
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Ints
 from mssvm.core.checks import sequence, several, shown
-from mssvm.core.errors import InputError, at_row
+from mssvm.core.errors import InputError, MssvmWarning, at_row
+from mssvm.core.room import check_room
 from mssvm.core.topology import offsets, spans
+from mssvm.data.tensors import as_array, is_tensor
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -137,6 +140,7 @@ class LabelVocabulary:
         if classes is None:
             found = labels_of(y, depth, missing_label)
             _refuse_negative(found, y if places else (), depth)
+            _question(found)
             return cls(found, missing_label)
         listed = tuple(plain(label) for label in several(classes, "classes", "labels"))
         kind_of(listed, "classes")
@@ -185,6 +189,8 @@ class LabelVocabulary:
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
         ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
         sites = all_sites(y, len(shapes[0]) if len(shapes) else 0, what, shapes)
+        what_needs = f"a mask of {len(sites):,} sites and {self.n_classes:,} classes"
+        check_room(len(sites) * self.n_classes, what_needs, "use fewer classes or instances")
         lookup = _Codes({None: -1, MISSING: -1, self.missing_label: -1})
         lookup.update(self.table)
         try:
@@ -250,6 +256,7 @@ class LabelVocabulary:
 
 CANDIDATES = (set, frozenset, list)
 KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # True is an int, too: the last one holds
+MANY_CLASSES = 1000  # beyond which labels are questioned
 OF_LABELS = "with the labels of every instance"
 
 
@@ -290,6 +297,17 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
         return tuple(sorted(different))
     except TypeError:
         return tuple(sorted(different, key=repr))
+
+
+def _question(labels: Sequence[Hashable]) -> None:
+    """Warn of more classes than labels usually have: perhaps they are measurements, or pixels of a photograph."""
+    if len(labels) > MANY_CLASSES:
+        warnings.warn(
+            f"y has {len(labels):,} classes ({shown(labels[0])}, {shown(labels[1])}, ...), and tables of label pairs "
+            f"have the square of that; check that y holds labels, or pass classes= to say that it does.",
+            MssvmWarning,
+            stacklevel=3,
+        )
 
 
 def kind_of_sites(y: Any, depth: int) -> str:
@@ -372,15 +390,16 @@ def plain(value: Any) -> Any:
 def all_sites(y: Any, depth: int, what: str = "y", shapes: Shapes | None = None) -> list[Any]:
     """The sites of all instances, one after the other."""
     sites: list[Any] = []
-    for b, item in enumerate(y):
+    for b, item in enumerate(as_array(y)):
         sites += flat_sites(item, depth, b, what, None if shapes is None else shapes[b])
     return sites
 
 
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
     """The sites of one instance in C order; with ``shape`` there must be as many. None, MISSING: nothing is known."""
+    item = as_array(item)
     if depth == 0:
-        return [item]
+        return [plain(item[()]) if isinstance(item, np.ndarray) and item.ndim == 0 else item]
     if item is None or item is MISSING:
         return [MISSING] * prod(shape or (0,))
     if not isinstance(item, (list, tuple, np.ndarray)):
@@ -396,6 +415,8 @@ def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int,
         sites: list[Any] = item.reshape(-1, *item.shape[depth:]).tolist()
     elif depth == 1:
         sites = list(item)
+        if sites and is_tensor(sites[0]):
+            sites = [plain(as_array(site)[()]) for site in sites]
     else:
         rows = [flat_sites(row, depth - 1, b, what) for row in item]
         widths = sorted({len(row) for row in rows})

@@ -24,13 +24,16 @@ from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.registry import DECODERS, MEMBERS, STRUCTURES, Member
+from mssvm.core.room import one_sentence_for_memory
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.metrics import is_bio
 from mssvm.data.shards import ShardedDataset
+from mssvm.data.tensors import as_arrays
 from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.calibration import best_temperature
 from mssvm.estimators.docstrings import documented
+from mssvm.estimators.feature_names import check_names, names_of
 from mssvm.estimators.hooks import FitHooks, HeldOut
 from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.outcome import BOUNDED
@@ -125,6 +128,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
     annotators_: AnnotatorTable
     confusion_: Confusion
     prediction_status_: PredictionStatus
+    feature_names_in_: AnyArray
 
     @_points_to_structures
     def __init__(
@@ -265,15 +269,24 @@ class StructuredEstimator(SegmentAnswers, Plots):
         if self.annotators is not None:
             self._fit_votes(self.annotators, X, y, sample_weight, allowed, hooks)
             return self
+        with one_sentence_for_memory():
+            return self._fit(X, y, sample_weight, allowed, hooks)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, allowed: Any, hooks: FitHooks) -> Self:
+        """Learn from labels; the data are known to be no votes."""
         earlier_encoder = None
         earlier_coef = None
         if self.warm_start and hasattr(self, "coef_"):
             earlier_encoder = self.encoder_
             earlier_coef = self.coef_
+        X = as_arrays(X)
+        y = as_arrays(y)
+        names = names_of(X)
         data = self._data(X, y, sample_weight, allowed, earlier_encoder)
         hooks = replace(hooks, predictor=self._validated_by(data.encoder.vocabulary.classes))
         self.coef_, solution, self.training_ = Training(data, hooks).run(earlier_coef)
         self._keep_encoder(data.encoder)
+        self._keep_names(names)
         self._keep_outcome(solution)
         return self
 
@@ -319,6 +332,13 @@ class StructuredEstimator(SegmentAnswers, Plots):
         if not (y is sample_weight is allowed is None):
             raise InputError("shards hold their labels; y, sample_weight and allowed are for data in memory.")
         return ShardedTrainingData.of(self._plan(), X, earlier)
+
+    def _keep_names(self, names: AnyArray | None) -> None:
+        """Keep the names of the columns of data frames, as scikit-learn does; data without names leave no attribute."""
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _keep_encoder(self, encoder: Encoder) -> None:
         """Keep the encoder of a fitted or loaded model, with a cache of the inference that predictions compile."""
@@ -634,6 +654,11 @@ class StructuredEstimator(SegmentAnswers, Plots):
 
     def _request(self, X: Any, known: KnownLabels = prediction.NOTHING_KNOWN) -> PredictionRequest:
         check_is_fitted(self, "coef_")
+        with one_sentence_for_memory():
+            return self._encoded_request(as_arrays(X), known)
+
+    def _encoded_request(self, X: Any, known: KnownLabels) -> PredictionRequest:
+        check_names(X, getattr(self, "feature_names_in_", None))
         engine = engine_of(self.engine, self.n_jobs, self.device)
         settings = (self.inference, self.memory_limit, engine.threads, *self._trained_by())
         inference = plan.inference_for(self.encoder_, *settings)

@@ -85,11 +85,15 @@ class TrainingLine:
         self._most_iterations = 0
         self._starts_left = 0
         self._where: Callable[[], str] | None = None
+        self._before = 0  # rows before the first iteration: more than one are trials of step sizes
+        self._trials = 0.0  # seconds of these trials
 
     def begin(self, most: int, start: int, n_starts: int, where: Callable[[], str] | None = None) -> None:
         """A solver that stops after ``most`` iterations (0: unknown) begins at one of several starts; ``where``
         describes the machines that work for it."""
         self._where = where
+        self._before = 0
+        self._trials = 0.0
         self._start = f"start {start} of {n_starts}, " if n_starts > 1 else ""
         self._most_iterations = most
         self._starts_left = n_starts - start
@@ -99,8 +103,14 @@ class TrainingLine:
 
     def text(self, row: Row) -> str:
         """One row of the trace, whose seconds count from the start of the first of several runs, as a line."""
-        rate = row.iteration / max(row.seconds, 1e-9)
+        if not row.iteration:
+            self._before += 1
+            self._trials = row.seconds
+        seconds = row.seconds - self._trials
+        rate = row.iteration / max(seconds, 1e-9)
         text = f"{self._start}iteration {row.iteration}, {rate:.3g}/s, objective {row.objective:.6g}"
+        if not row.iteration and self._before > 1:
+            text = f"{self._start}choosing the step size, {row.seconds:.0f} s, objective {row.objective:.6g}"
         for name, value in (("gap", row.gap), ("gradient", row.gradient_norm)):
             if np.isfinite(value):
                 text += f", {name} {value:.2g}"
@@ -109,7 +119,7 @@ class TrainingLine:
         text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
         if self._most_iterations and row.iteration:
             done = min(row.iteration / (self._most_iterations * (1 + self._starts_left)), 1.0)
-            text += f", at most {remaining_time(row.seconds, done)} left"
+            text += f", at most {remaining_time(seconds, done)} left"
         if self._where is None:
             return text
         return f"{text}, {self._where()}"

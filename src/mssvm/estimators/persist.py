@@ -60,6 +60,7 @@ def save(estimator: StructuredEstimator, path: str | Path) -> None:
             "status": estimator.status_,
             "n_iter": estimator.n_iter_,
             "temperatures": estimator.temperatures_,
+            "feature_names": list(getattr(estimator, "feature_names_in_", ())),
             "annotators": annotators,
         },
         ensure_ascii=False,
@@ -122,6 +123,8 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> StructuredEs
     vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
     model._keep_encoder(Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary))
     model.coef_ = tensors["coef"]
+    names = data.get("feature_names", [])
+    model._keep_names(np.array(names, dtype=object) if names else None)
     if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
     columns = {}

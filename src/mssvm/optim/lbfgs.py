@@ -212,11 +212,20 @@ class LBFGS(Solver[LBFGSState]):
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
 
+    @staticmethod
+    def _smoothing(temperatures: tuple[float, float], bias: float, objective: float) -> str:
+        """A sentence on what the smoothing adds to the objective; its bound is of use below the objective itself."""
+        if not bias:
+            return ""
+        if bias > abs(objective):
+            return f"How much smoothing at {temperatures} adds to the objective is not known."
+        return f"Smoothing at {temperatures} changes the objective by at most {bias:.4g}."
+
     def certificate(self, run: SolverRun, state: LBFGSState, objective: float) -> Certificate:
         temperatures = self.stages(run.problem.temperatures)[state.stage]
         plus, minus = run.problem.tempering(*temperatures)
         bias = float(run.problem.scale @ (plus + minus))
-        smoothing = f"Smoothing at {temperatures} changes the objective by at most {bias:.4g}." if bias else ""
+        smoothing = self._smoothing(temperatures, bias, objective)
         if not run.problem.convex or run.strengths.min() <= 0 or run.regulariser.kinked or not state.recent:
             return Certificate(f"A local minimum, not certified. {smoothing}".strip(), bias=bias)
         # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 r), for the smoothed f; then the bias.

@@ -9,6 +9,7 @@ theta = encoder.model.forward(w, encoded.inputs)               theta = Phi(x) w 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -20,6 +21,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.room import check_room
 from mssvm.core.terms import Term, fused
 from mssvm.data.labels import Labels, LabelVocabulary, Shapes
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
@@ -169,6 +171,24 @@ class Encoder:
         """Labels in the forms that the structure reads; ``shapes`` says how many sites each instance of X has."""
         return self.structure.encode_labels(y, shapes, what, self)
 
+    def _check_room(self, keys: tuple[Hashable, ...]) -> None:
+        """Raise if the scores of a batch do not fit into the machine: those of all states, and a table for every member
+        of the groups that have features."""
+        states = 0
+        entries = 0.0
+        for key, times in Counter(keys).items():
+            topology = self.topology(key)
+            states += times * int(topology.cards.sum())
+            for group in self.own_tables:
+                members = topology.groups.get(group)
+                if members is not None and members.shape[1] > 1 and len(members):
+                    sizes = topology.cards[members].astype(np.float64).prod(axis=1)
+                    entries += times * float(sizes.sum())
+        shared = max((float(prod(block.cards)) for block in self.blocks), default=0.0)
+        n_classes = self.vocabulary.n_classes
+        remedy = f"there are {n_classes:,} classes: use fewer classes, fewer instances at a time or fewer edge features"
+        check_room(8.0 * (states + entries + shared), f"the scores of {len(keys):,} instances", remedy)
+
     def rows_of(self, times: Mapping[Hashable, int]) -> dict[str, BlockRows]:
         """What ``encode_parsed`` decides by numbers of rows, for data with ``times[key]`` instances of a topology."""
         topologies = tuple(self.topology(key) for key in times)
@@ -190,6 +210,7 @@ class Encoder:
         return all(rows.ptr[-1] <= SMALL_SOURCE for rows in parsed.rows.values())
 
     def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, BlockRows] | None = None) -> BatchLayout:
+        self._check_room(keys)
         numbers = {key: k for k, key in enumerate(dict.fromkeys(keys))}
         topologies = tuple(self.topology(key) for key in numbers)
         topology_of = np.array([numbers[key] for key in keys], dtype=np.int64)

@@ -33,7 +33,7 @@ from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
 from mssvm.torch.sampling import draw
-from mssvm.torch.scores import LaidOut, Layouts, Scores, lengths_of, without_padding
+from mssvm.torch.scores import LaidOut, Layouts, Scores, lengths_of, names_scores, without_padding
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": torch.mean,
@@ -117,6 +117,7 @@ class StructuredLoss(torch.nn.Module):
     # ------------------------------------------------------------------------------------- the objective
 
     @torch.compiler.disable
+    @names_scores
     def forward(
         self,
         scores: Scores,
@@ -166,6 +167,7 @@ class StructuredLoss(torch.nn.Module):
     # ------------------------------------------------------------------------------------- questions
 
     @torch.compiler.disable
+    @names_scores
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
         """log sum exp theta over all labellings that agree with ``given``, by instance; its gradient: the marginals.
 
@@ -176,6 +178,7 @@ class StructuredLoss(torch.nn.Module):
         return evaluate(question, laid)
 
     @torch.compiler.disable
+    @names_scores
     def entropy(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
         """Entropy of p ~ exp theta of every instance, differentiable.
 
@@ -187,6 +190,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     @torch.no_grad()
+    @names_scores
     def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """Probability of every class at every site under p ~ exp theta, in the shape of the sites.
 
@@ -200,6 +204,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     @torch.no_grad()
+    @names_scores
     def decode(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100.
 
@@ -217,6 +222,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     @torch.no_grad()
+    @names_scores
     def topk(
         self, scores: Scores, k: int, *, given: Any = None, **shape: Any
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -242,6 +248,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     @torch.no_grad()
+    @names_scores
     def sample(
         self, scores: Scores, n: int = 1, *, given: Any = None, generator: torch.Generator | None = None, **shape: Any
     ) -> list[Any]:

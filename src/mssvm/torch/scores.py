@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property, partial, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -366,6 +366,41 @@ def _graph(given: Any, nodes: Any, b: int) -> Graph:
     if edges.size and (edges.ndim != 2 or edges.shape[1] != 2):
         raise InputError(f"graphs needs an (E, 2) array of edges, got {edges.shape}.", what="graphs", instance=b)
     return Graph(nodes, edges.reshape(-1, 2))
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def names_scores(method: Method) -> Method:
+    """A method of (self, scores, ...) whose errors about potentials name the caller's scores."""
+
+    @wraps(method)
+    def named(self: Any, scores: Any, *args: Any, **settings: Any) -> Any:
+        try:
+            return method(self, scores, *args, **settings)
+        except InputError as error:
+            bad = bad_scores(scores) if "potentials." in str(error) else ""
+            if not bad:
+                raise
+            raise InputError(bad) from None
+
+    return cast(Method, named)
+
+
+def bad_scores(scores: Scores) -> str:
+    """A sentence about the first scores that are NaN or +inf; "" if there are none."""
+    if isinstance(scores, LaidOut):
+        return ""
+    for name, value in (scores if isinstance(scores, Mapping) else {"node": scores}).items():
+        for number, part in enumerate([value] if torch.is_tensor(value) else value):
+            bad = torch.isnan(part) | (part == torch.inf)
+            if bad.any():
+                place = tuple(torch.nonzero(bad)[0].tolist())
+                which = "" if torch.is_tensor(value) else f" of instance {number}"
+                what = "NaN" if bool(torch.isnan(part[place])) else "+inf"
+                reason = "look at the network's output, its learning rate and its inputs"
+                return f"scores of {name!r}{which} hold {what} at {place}; {reason} (-inf forbids a state)."
+    return ""
 
 
 def lengths_of(mask: Any) -> Ints:

@@ -23,6 +23,7 @@ from mssvm.data.readers.stream import Opened, Options, Stream
 
 MISSING = 255
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+LOSSY = (".jpg", ".jpeg")
 
 
 def open_images(stream: Stream, options: Options) -> Opened:
@@ -51,6 +52,7 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
         y = None
         mask_path = mask_of.get(stem_of(path))
         if mask_path is not None:
+            _check_lossless(mask_path)
             mask = _read(mask_path, options.limit)
             if mask.shape[:2] != pixels.shape[:2]:
                 raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
@@ -71,6 +73,14 @@ def _masks(folder: Path) -> dict[str | None, Path]:
     if not masks.is_dir():
         return {}
     return {stem_of(path): path for path in masks.iterdir() if stem_of(path) is not None}
+
+
+def _check_lossless(path: Path) -> None:
+    """Raise for a mask whose format does not store colours exactly."""
+    if path.name.lower().removesuffix(".gz").endswith(LOSSY):
+        raise InputError(
+            f"{path} is a JPEG picture, which blurs the colours of labels at every edge; save masks as PNG."
+        )
 
 
 def palette_of(folder: Path) -> list[list[int]] | None:

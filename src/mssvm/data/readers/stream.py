@@ -58,8 +58,8 @@ class Options:
     def demand(self, got: Kind, name: str, what: str) -> None:
         """Raise if another structure was asked for than ``what`` holds."""
         if self.structure not in (None, got):
-            hint = f"leave --structure out, or use --structure {got}."
-            raise InputError(f"{name} is {what}, which holds {got}s; {hint}")
+            hint = f"name other data, or use --structure {got} with mssvm fit."
+            raise InputError(f"{name} is {what}, which holds {got}s, not {self.structure}s; {hint}")
 
 
 @dataclass(frozen=True, eq=False)

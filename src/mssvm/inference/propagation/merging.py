@@ -141,7 +141,8 @@ def _measure(bound_query: PropagationBoundQuery, components: HiddenComponents) -
     )
     owner = batch.owner[components.visit[components.member_ptr[:-1]]]
     entries = np.bincount(owner, np.where(n_border > 1, size, 0.0), minlength=len(batch))
-    work = np.bincount(owner, np.where(components.tree, size * cost, np.inf), minlength=len(batch))
+    with np.errstate(over="ignore"):
+        work = np.bincount(owner, np.where(components.tree, size * cost, np.inf), minlength=len(batch))
     fits = (entries <= bound_query.effort.merge_entries) & (work <= bound_query.effort.merge_work)
     return offsets(n_border), var, size, fits
 
