@@ -7,6 +7,7 @@ Noisy discs on ground: one disc of label 1, with three labels a second one of la
     python benchmarks/bench_loopy.py noise                     the same at other noise and with fewer labels
     python benchmarks/bench_loopy.py sampled                   30 x 30 labels drawn from random fields themselves
     python benchmarks/bench_loopy.py many                      64 discs of 64 x 64
+    python benchmarks/bench_loopy.py threads --threads 1 2 16  the same and one disc of 400 x 600 on threads: wall time
     python benchmarks/bench_loopy.py picture [--folder DATA]   one disc of 400 x 600 with strokes; or real pictures,
                                                                NAME.jpg with NAME.scribbles1.png and NAME.truth.png
     python benchmarks/bench_loopy.py map                       maxima on random grids 20 x 20: scores, bounds, time
@@ -170,6 +171,30 @@ def many(how: tuple[str, ...]) -> Iterator[Row]:
             yield summary([found], images=64, side=64, labels=2, member=member, inference=name)
 
 
+def threads(numbers: list[int]) -> Iterator[Row]:
+    """Seconds of fits on several numbers of threads, and whether weights have the same bits."""
+    X, y = discs(64, 64, 2, 30)
+    x, given, _ = disc_picture(30)
+    discs_given = list(X), list(partly(y, 0.15, 30))
+    problems = (
+        ("64 x 64 x 64", "HCRF", ms.Grid(), discs_given),
+        ("64 x 64 x 64", "MSSVM", ms.Grid(), discs_given),
+        ("400 x 600", "HCRF", ms.Grid(edges="contrast"), ([x], [given])),
+    )
+    for pictures, member, structure, data in problems:
+        first = None
+        for n in numbers:
+            model = getattr(ms, member)(structure, missing_label=-1, random_state=0, n_jobs=n)
+            cpu, wall = time.process_time(), time.perf_counter()
+            model.fit(*data)
+            row: Row = {"pictures": pictures, "member": member, "threads": n}
+            row["wall"] = round(time.perf_counter() - wall, 2)
+            row["seconds"] = round(time.process_time() - cpu, 2)
+            first = model.coef_ if first is None else first
+            row["same_bits"] = bool(np.array_equal(first, model.coef_))
+            yield row
+
+
 def strokes(labels: np.ndarray, seed: int) -> np.ndarray:
     """Ten straight strokes in every label, three pixels wide."""
     rng = np.random.default_rng(seed)
@@ -276,9 +301,10 @@ def maxima(seeds: range) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("part", choices=("table", "noise", "sampled", "many", "picture", "map"))
+    parser.add_argument("part", choices=("table", "noise", "sampled", "many", "threads", "picture", "map"))
     parser.add_argument("--seeds", default="30:40", help="first and end of the seeds")
     parser.add_argument("--inference", nargs="+", default=["bound", "propagation"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
@@ -289,6 +315,7 @@ def main() -> None:
         "noise": lambda: noises(seeds, how),
         "sampled": lambda: sampled(seeds, how),
         "many": lambda: many(how),
+        "threads": lambda: threads(given.threads),
         "picture": lambda: picture(how, given.folder),
         "map": lambda: maxima(seeds),
     }

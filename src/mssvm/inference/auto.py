@@ -91,12 +91,16 @@ class AutoPlan:
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         fits = self.fits(query, eps_y, eps_h)
-        narrower_fits = self.fits(narrower, eps_y, eps_h)
+        bounded = self.settings.wide == "decompose"
+        if bounded and not fits.any():  # orders of elimination that nobody would use take as long as many sweeps
+            narrower_fits = fits
+        else:
+            narrower_fits = self.fits(narrower, eps_y, eps_h)
         if fits.all() and narrower_fits.all():
             return self.exact.pair(query, narrower, eps_y, eps_h)
         query.check(self.batch)
         narrower.check(self.batch)
-        if self.settings.wide == "decompose":  # the difference of two bounds; forests are exact there too
+        if bounded:  # the difference of two bounds; forests are exact there too
             narrower_fits = narrower_fits & fits
         plus = self._bind(query, eps_y, eps_h, fits, side="plus")
         minus = self._bind(narrower, eps_y, eps_h, narrower_fits, side="minus")

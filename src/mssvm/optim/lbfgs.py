@@ -29,7 +29,9 @@ from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import Solver
 from mssvm.optim.trace import NAN
 
-STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
+# Of the stages that only lead to the last one: at least the first, and so many times the last one's.
+STAGE_TOLERANCE = 1e-3
+STAGE_SHARE = 10.0
 PERIOD = 10  # iterations over which progress is measured
 # A shorter period is enough where progress is less than this share of the tolerance.
 SHORT_PERIOD = 3
@@ -38,6 +40,9 @@ SHORT_PERIOD_SHARE = 1e-2
 SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
 MAX_TRIALS = 20  # of a line search
+# The same where inference is approximate: as messages go on converging, values of the same weights change, and what no
+# short step lowers was lower when it was computed.
+APPROXIMATE_TRIALS = 6
 MIN_CURVATURE = 1e-10  # s.y / y.y of a pair that is kept
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
@@ -139,7 +144,7 @@ class LBFGS(Solver[LBFGSState]):
         slope = run.regulariser.stationarity(state.w, state.gradient)
         reason = self._end_of_stage(state, slope, last)
         if not reason:
-            point = self._next_point(run.regulariser, evaluate, state, slope)
+            point = self._next_point(run, evaluate, state, slope)
             if point is not None:
                 self._arrive(run, state, temperatures, *point)
                 return
@@ -153,23 +158,31 @@ class LBFGS(Solver[LBFGSState]):
         state.stage += 1
         state.iteration = 0
         state.recent = ()
-        state.pairs = ()
+        # Curvature hardly changes with the temperature. Where inference is exact, evaluations are cheap enough without.
+        if run.tally.exact:
+            state.pairs = ()
 
     def _next_point(
-        self, regulariser: Regulariser, evaluate: Evaluate, state: LBFGSState, slope: Floats
+        self, run: SolverRun, evaluate: Evaluate, state: LBFGSState, slope: Floats
     ) -> tuple[Floats, float, Floats] | None:
-        """A lower point with its value and gradient; where the curvature pairs mislead, they are forgotten."""
-        point = line_search(regulariser, evaluate, state.w, state.value, slope, state.pairs)
-        if point is None and state.pairs:
-            state.pairs = ()
-            point = line_search(regulariser, evaluate, state.w, state.value, slope, ())
-        return point
+        """A lower point with its value and gradient. Where there is none, the curvature pairs may mislead and are
+        forgotten, and with approximate inference the value is computed anew."""
+        exact = run.tally.exact
+        trials = MAX_TRIALS if exact else APPROXIMATE_TRIALS
+        point = line_search(run.regulariser, evaluate, state.w, state.value, slope, state.pairs, trials)
+        if point is not None or (exact and not state.pairs):
+            return point
+        if not exact:
+            state.value, state.gradient = evaluate(state.w)
+            slope = run.regulariser.stationarity(state.w, state.gradient)
+        state.pairs = ()
+        return line_search(run.regulariser, evaluate, state.w, state.value, slope, (), trials)
 
     def _end_of_stage(self, state: LBFGSState, slope: Floats, last: bool) -> str:
         """Why the stage is over; empty while it is not."""
         if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
             return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
-        tolerance = self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE)
+        tolerance = self.tolerance if last else max(STAGE_SHARE * self.tolerance, STAGE_TOLERANCE)
         for period, share in ((PERIOD, tolerance), (SHORT_PERIOD, SHORT_PERIOD_SHARE * tolerance)):
             if len(state.recent) <= period:
                 continue
@@ -240,7 +253,13 @@ class LBFGS(Solver[LBFGSState]):
 
 
 def line_search(
-    regulariser: Regulariser, evaluate: Evaluate, w: Floats, value: float, slope: Floats, pairs: Pairs
+    regulariser: Regulariser,
+    evaluate: Evaluate,
+    w: Floats,
+    value: float,
+    slope: Floats,
+    pairs: Pairs,
+    trials: int = MAX_TRIALS,
 ) -> tuple[Floats, float, Floats] | None:
     """The first point w + t d that meets the weak Wolfe conditions, with its value and gradient; None if none is met.
 
@@ -259,7 +278,7 @@ def line_search(
     low_slope = initial_slope
     high = np.inf
     accepted: tuple[Floats, float, Floats] | None = None
-    for _ in range(MAX_TRIALS):
+    for _ in range(trials):
         point = w + t * d
         expected = t * initial_slope
         if regulariser.kinked:

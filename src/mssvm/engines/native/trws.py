@@ -63,6 +63,7 @@ _CALL: dict[str, Any] = {
     "rule": INT,
     "sweeps": INT,
     "threads": INT,
+    "ready": INT,
 }
 SWEEP = Function("mssvm_trws_sweep", **_CALL)
 READ = Function("mssvm_trws_read", **_CALL)
@@ -151,6 +152,7 @@ class ChainRun:
             rule=rule,
             sweeps=0,
             threads=plan.workers.idle,
+            ready=0,
         )
 
     def sweep(self, n: int) -> Floats:
@@ -186,15 +188,21 @@ class NestedRun(ChainRun):
     def __init__(self, plan: ChainPlan) -> None:
         super().__init__(plan)
         self.shifts = _vectors(plan.layout.n_shifts)
+        self._ready = False
 
     @property
     def state(self) -> Floats:
         return self.shifts
 
+    def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
+        super().load(theta, allowed, eps_y, eps_h)
+        self._ready = False
+
     def sweep(self, n: int) -> Floats:
         """The bound after n sweeps; with n = 0 at the shifts as they are."""
         value = np.zeros(len(self.plan.batch))
-        NESTED_SWEEP.run(self._changed(value=value, sweeps=n, shifts=self.shifts))
+        NESTED_SWEEP.run(self._changed(value=value, sweeps=n, shifts=self.shifts, ready=int(self._ready)))
+        self._ready = True
         return value
 
     def read(self, mu: Marginals) -> Floats:

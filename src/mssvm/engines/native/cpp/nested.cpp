@@ -8,7 +8,8 @@ using namespace mssvm;
 namespace {
 
 template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *room, F f) {
-    switch (square(*c.layout, g)) {
+    int states = square(*c.layout, g);
+    switch (states == c.layout->widest ? states : 0) {
         case 2: return f(NestedChains<2, rule>(c, room));
         case 3: return f(NestedChains<3, rule>(c, room));
         default: return f(NestedChains<0, rule>(c, room));
@@ -23,7 +24,7 @@ void check_nested(const ChainCall &c) {
 
 }  // namespace
 
-// Messages from later variables, then sweeps forwards and backwards; `value` is the bound after the last of them.
+// Messages from later variables unless they are there, then sweeps forwards and backwards; `value` is the bound after the last of them.
 MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
@@ -31,7 +32,7 @@ MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
         return each_task(c, NestedChains<0, Rule::scores>::room(a), [&](auto rule, int64_t first, int64_t end, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
             if constexpr (sums != Rule::maxima)
-                for (int64_t sweep = 0; sweep <= c.sweeps; ++sweep) {
+                for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
                     bool last = sweep == c.sweeps, update = sweep > 0;
                     for (int64_t g = first; update && g < end; ++g)
                         with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g, true); });

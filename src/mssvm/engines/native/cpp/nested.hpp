@@ -28,13 +28,15 @@ namespace mssvm {
 
 constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
 constexpr double LOG_LEAST = -92.1;
+constexpr double TRUSTED = 1e-200;  // of a sum of powers, relative to its largest base
 
+// K > 0: the number of states of every variable, and so of rows; 0: any.
 template <int K, Rule rule> class NestedChains {
     using Cells = const Unaligned *;
 
 public:
     NestedChains(const ChainCall &call, Vec *room)
-        : call_(call), a_(*call.layout), rows_(int(a_.widest)), eps_y_(call.eps), eps_h_(call.eps_h) {
+        : call_(call), a_(*call.layout), rows_(K ? K : int(a_.widest)), eps_y_(call.eps), eps_h_(call.eps_h) {
         int64_t w = a_.widest;
         unary_ = room;
         own_ = unary_ + w;
@@ -67,10 +69,12 @@ public:
         if (measure) {
             for (int64_t s = middle_; s < end_; ++s)
                 if (a_.partner[s] < 0) bound += chain_value(-1, s);
-            Vec left = lanes(a_.left, g_);
-            spare();
-            Vec tau = left * (hidden_ ? eps_h_ : eps_y_);
-            bound = left > 0.0 ? bound + power_sum(rest_, k_, tau) : bound;
+            if (any_left()) {
+                Vec left = lanes(a_.left, g_);
+                spare();
+                Vec tau = left * (hidden_ ? eps_h_ : eps_y_);
+                bound = left > 0.0 ? bound + power_sum(rest_, k_, tau) : bound;
+            }
         }
         for (int64_t s = first_; s < middle_; ++s) bound += send(s);
         return bound;
@@ -80,9 +84,12 @@ public:
     void read(int64_t g) {
         enter(g);
         Vec left = lanes(a_.left, g_), apart{};
-        spare();
-        softmax(rest_, k_, left * (hidden_ ? eps_h_ : eps_y_), weight_);
-        for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * weight_[x] : Vec{};
+        for (int x = 0; x < k_; ++x) mean_[x] = Vec{};
+        if (any_left()) {
+            spare();
+            softmax(rest_, k_, left * (hidden_ ? eps_h_ : eps_y_), weight_);
+            for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * weight_[x] : Vec{};
+        }
         Vec *seen = logs_;  // the first chain's marginals
         bool any = false;
         for (int64_t s = first_; s < end_; ++s) {
@@ -122,7 +129,8 @@ private:
     static Vec lanes(const Floats &numbers, int64_t at) { return *(const Unaligned *)(numbers.data + at * L); }
     int other(int64_t s) const { return K ? K : a_.other_card[s]; }
     int64_t place(int64_t s, int x, int z) const {
-        return a_.transposed[s] ? int64_t(z) * k_ + x : int64_t(x) * other(s) + z;
+        int k = K ? K : k_;
+        return a_.transposed[s] ? int64_t(z) * k + x : int64_t(x) * other(s) + z;
     }
     Cells message(int64_t s) const { return vectors(call_.messages) + a_.message_at[s]; }
     Unaligned *shift(int64_t s) const { return (Unaligned *)call_.shifts.data + a_.shift_at[s]; }
@@ -160,6 +168,14 @@ private:
         for (int x = 0; x < k_; ++x) own_[x] = unary_[x] > -INF ? rho * unary_[x] + d[x] : all<Vec>(-INF);
     }
 
+    // Whether something of a variable is left beside its chains; on grids nothing is.
+    bool any_left() const {
+        const double *left = a_.left.data + g_ * L;
+        for (int i = 0; i < L; ++i)
+            if (left[i] > 0.0) return true;
+        return false;
+    }
+
     // The scores of what is left of the variable.
     void spare() {
         Vec left = lanes(a_.left, g_);
@@ -181,12 +197,23 @@ private:
     // u_c in the form of entries of rows, into weight_; its level.
     Vec own_row(Vec tau) {
         if constexpr (scaled) {
-            Vec top = finite(largest_of(own_, k_)), unit = 1.0 / tau;
-            for (int x = 0; x < k_; ++x) weight_[x] = exp((own_[x] - top) * unit);
-            return top;
+            return relative(own_, k_, tau, weight_);
         }
         for (int x = 0; x < k_; ++x) weight_[x] = own_[x];
         return Vec{};
+    }
+
+    // exp((v - top) / tau) of scores, and their largest; of two numbers one exponential says all.
+    static INLINE Vec relative(const Vec *v, int k, Vec tau, Vec *out) {
+        Vec top = finite(largest_of(v, k)), unit = 1.0 / tau;
+        if constexpr (K == 2) {
+            Vec first = v[0], second = v[1], lower = exp((smaller(first, second) - top) * unit);
+            out[0] = first >= second ? (first > -INF ? all<Vec>(1.0) : Vec{}) : lower;
+            out[1] = second > first ? all<Vec>(1.0) : lower;
+        } else {
+            for (int x = 0; x < k; ++x) out[x] = exp((v[x] - top) * unit);
+        }
+        return top;
     }
 
     // PS[eps_h rho] of the entries of a row, in place: p(x); relative to their level.
@@ -240,6 +267,8 @@ private:
             softmax(marginal_, k_, tau, marginal_);
             return;
         }
+        if constexpr (K > 0 && scaled)
+            if (marginals_by_powers<true>(lower, upper, marginal_)) return;
         condition(lower, upper);
         int m = rows(lower), n = rows(upper);
         softmax(total_, m * n, tau, total_);
@@ -251,6 +280,88 @@ private:
                 joint_[r * k_ + x] = sum;
                 marginal_[x] += sum;
             }
+    }
+
+    // The same without logarithms, for entries that are probabilities. With S(a, b) = sum_x u(x) F(a, x) B(b, x), levels
+    // as factors l(a) = exp(level / (eps_y rho)) and n = eps_h / eps_y,
+    //
+    //     p(a, b) ~ l(a) l(b) S^n,    mu(a, x) ~ u(x) F(a, x) sum_b l(a) l(b) S^(n - 1) B(b, x)
+    //
+    // with S relative to its largest. False where that is too small a number to divide by: levels against sums.
+    template <int m, int n, bool with_joint>
+    INLINE bool marginals_by_powers(int64_t lower, int64_t upper, Vec *marginal) {
+        int64_t s = lower >= 0 ? lower : upper;
+        Vec rho = lanes(a_.rho, s), own[K], before[m], after[n], front[m * K], back[n * K];
+        own_weights(s, tau_h(rho), own);
+        rows_of<m>(lower, tau_y(rho), before, front);
+        rows_of<n>(upper, tau_y(rho), after, back);
+        Vec sums[m * n], bases[m * n], powers[m * n], top{}, total{};
+        for (int r = 0; r < m; ++r) {
+            for (int x = 0; x < K; ++x) front[r * K + x] *= own[x];
+            for (int q = 0; q < n; ++q) {
+                Vec sum{};
+                for (int x = 0; x < K; ++x) sum += front[r * K + x] * back[q * K + x];
+                sums[r * n + q] = sum;
+                top = larger(top, sum);
+            }
+        }
+        Vec unit = top > 0.0 ? 1.0 / top : Vec{};
+        for (int j = 0; j < m * n; ++j) bases[j] = sums[j] = sums[j] * unit;
+        power(bases, eps_h_ / eps_y_ - 1.0, powers);
+        for (int r = 0; r < m; ++r)
+            for (int q = 0; q < n; ++q) {
+                powers[r * n + q] *= before[r] * after[q];
+                total += powers[r * n + q] * sums[r * n + q];
+            }
+        if (!trusted(total)) return false;
+        Vec scale = total > 0.0 ? unit / total : Vec{};
+        for (int x = 0; x < K; ++x) marginal[x] = Vec{};
+        for (int r = 0; r < m; ++r)
+            for (int x = 0; x < K; ++x) {
+                Vec sum{};
+                for (int q = 0; q < n; ++q) sum += powers[r * n + q] * back[q * K + x];
+                sum *= front[r * K + x] * scale;
+                if constexpr (with_joint) joint_[r * K + x] = sum;
+                marginal[x] += sum;
+            }
+        return true;
+    }
+    template <bool with_joint> INLINE bool marginals_by_powers(int64_t lower, int64_t upper, Vec *marginal) {
+        if (lower < 0) return marginals_by_powers<1, K, with_joint>(lower, upper, marginal);
+        if (upper < 0) return marginals_by_powers<K, 1, with_joint>(lower, upper, marginal);
+        return marginals_by_powers<K, K, with_joint>(lower, upper, marginal);
+    }
+
+    // exp((u_c - top) / tau) of the chain of slot s; top.
+    INLINE Vec own_weights(int64_t s, Vec tau, Vec *out) const {
+        Vec rho = lanes(a_.rho, s), own[K];
+        const Unaligned *d = shift(s);
+        for (int x = 0; x < K; ++x) own[x] = unary_[x] > -INF ? rho * unary_[x] + d[x] : all<Vec>(-INF);
+        return relative(own, K, tau, out);
+    }
+
+    // Levels as factors exp(level / tau), of which the highest is zero, and entries of a message; ones where there is none.
+    template <int m> INLINE void rows_of(int64_t s, Vec tau, Vec *factors, Vec *entries) const {
+        if constexpr (m == 1) {
+            factors[0] = all<Vec>(1.0);
+            for (int x = 0; x < K; ++x) entries[x] = all<Vec>(1.0);
+        } else {
+            Cells from = message(s);
+            Vec levels[m];
+            for (int r = 0; r < m; ++r) {
+                levels[r] = from[r * (K + 1)];
+                for (int x = 0; x < K; ++x) entries[r * K + x] = from[r * (K + 1) + 1 + x];
+            }
+            relative(levels, m, tau, factors);
+        }
+    }
+
+    // Whether the numbers of all lanes with a variable can be divided by.
+    bool trusted(Vec total) const {
+        const int64_t *variable = a_.variable.data + g_ * L;
+        bool all_lanes = true;
+        for (int i = 0; i < L; ++i) all_lanes &= total[i] > TRUSTED || variable[i] < 0;
+        return all_lanes;
     }
 
     void balance() {
@@ -318,14 +429,19 @@ private:
     void balance_hidden() {
         double eps = std::min(eps_y_, eps_h_);
         if (!(eps > 0)) return;
-        Vec left = lanes(a_.left, g_);
-        spare();
-        softmax(rest_, k_, left * eps_h_, weight_);
-        for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logarithm_of(weight_[x]) : Vec{};
+        for (int x = 0; x < k_; ++x) mean_[x] = Vec{};
+        if (any_left()) {
+            Vec left = lanes(a_.left, g_);
+            spare();
+            softmax(rest_, k_, left * eps_h_, weight_);
+            for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logarithm_of(weight_[x]) : Vec{};
+        }
         int chain = 0;
         each_chain([&](int64_t lower, int64_t upper) {
             Vec rho = lanes(a_.rho, lower >= 0 ? lower : upper);
-            marginals(lower, upper);
+            bool known = false;
+            if constexpr (K > 0 && scaled) known = marginals_by_powers<false>(lower, upper, marginal_);
+            if (!known) marginals(lower, upper);
             for (int x = 0; x < k_; ++x) {
                 logs_[chain * k_ + x] = logarithm_of(marginal_[x]);
                 mean_[x] += rho * logs_[chain * k_ + x];
@@ -399,6 +515,8 @@ private:
 
     // From a hidden variable, row by row; rows are summed for an output.
     void send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
+        if constexpr (K > 0 && scaled)
+            if (rows) return behind >= 0 ? send_rows<K>(s, behind) : send_rows<1>(s, behind);
         Vec rho = lanes(a_.rho, s), tau = tau_h(rho), base = own_row(tau);
         int n = other(s), mine = sender_rows(s);
         for (int r = 0; r < mine; ++r) {
@@ -425,6 +543,32 @@ private:
             given_[z] = power_sum(weight_, mine, tau_y(rho));
         }
         for (int z = 0; z < n; ++z) sent_[z] = given_[z];
+    }
+
+    // From a hidden variable to a hidden one in scaled form, of m rows.
+    template <int m> INLINE void send_rows(int64_t s, int64_t behind) {
+        Vec tau = tau_h(lanes(a_.rho, s)), own[K], tops[m];
+        Vec base = own_weights(s, tau, own);
+        Cells from = behind >= 0 ? message(behind) : nullptr;
+        with_entries(s, [&](auto table, Vec top) ALWAYS {
+            for (int r = 0; r < m; ++r) {
+                Vec row[K], sent[K];
+                for (int x = 0; x < K; ++x) row[x] = own[x] * row_entry(behind, from, r, x);
+                Vec *kept = from_ + r * (K + 1);
+                kept[0] = base + level(behind, from, r);
+                for (int x = 0; x < K; ++x) kept[1 + x] = row[x];
+                for (int z = 0; z < K; ++z) {
+                    sent[z] = Vec{};
+                    for (int x = 0; x < K; ++x) sent[z] += row[x] * table(place(s, x, z));
+                }
+                tops[r] = largest_of(sent, K);
+                Vec scale = tops[r] > 0.0 ? 1.0 / tops[r] : all<Vec>(1.0), *out = sent_ + r * (K + 1);
+                for (int z = 0; z < K; ++z) out[1 + z] = sent[z] * scale;
+                out[0] = kept[0] + top;
+            }
+        });
+        for (int r = 0; r < m; ++r) sent_[r * (K + 1)] += logarithm(tops[r], tau);
+        for (int r = m; r < rows_; ++r) no_row(sent_ + r * (K + 1), K);
     }
 
     // PS[eps_h rho] over x of a row's entries and a column of the table, as an entry.

@@ -68,6 +68,7 @@ struct ChainCall {
     Floats shifts;    // for two temperatures: of the variables' scores, by chain
     double eps, eps_h;
     int64_t rule, sweeps, threads;
+    int64_t ready;    // for two temperatures: messages from later variables are those of the shifts
 };
 
 // K > 0: the number of states of the group's variables and of all their neighbours; 0: any.
