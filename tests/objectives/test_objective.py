@@ -249,5 +249,5 @@ def test_an_instance_without_an_allowed_assignment_is_named(part: str, everythin
     if part == "plus" and not everything:
         assert np.all(np.isfinite(problem.plus(np.zeros(4)).values))
         return
-    with pytest.raises(InfeasibleError, match="instance 3 of those with labels"):
+    with pytest.raises(InfeasibleError, match="instances with labels, instance 3"):
         getattr(problem, part)(np.zeros(4))

@@ -3,7 +3,7 @@
 The nested power sum (paper eq. 5) is a sequence of eliminations in which every variable of an earlier group (hidden)
 precedes those of a later group (outputs). What remains of the graph after a whole group is eliminated does not depend
 on the order inside the group: the border of each of its connected components has become a clique. So groups are
-searched one after the other without loss, and borders bound what any order takes before one is searched.
+searched one after the other without loss, and the sizes of borders bound the cost of every order before a search.
 
 Images have no order that fits any machine, so a search may have ``Limits``: lower bounds are checked first, and a
 candidate is dropped at the variable that leads it beyond the limits.

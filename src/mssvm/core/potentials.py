@@ -138,7 +138,7 @@ class Marginals:
 
     @classmethod
     def empty(cls, batch: Batch) -> Marginals:
-        """Room for marginals, which may hold anything until it is written."""
+        """Marginals with arbitrary contents, to be written before they are read."""
         return cls(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
 
     def __sub__(self, other: Marginals) -> Marginals:

@@ -90,14 +90,14 @@ class Plan(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A plan whose paired queries go on from the messages of earlier calls: part of a checkpoint."""
+    """A plan whose paired queries continue from the messages of earlier calls, which a checkpoint must store."""
 
     def memory(self) -> dict[str, Floats]:
         """The messages, by name."""
         ...
 
     def recall(self, name: str, messages: Floats) -> None:
-        """Let the next call go on from these."""
+        """Let the next call continue from these messages."""
         ...
 
 
@@ -173,7 +173,7 @@ Joined = Callable[[Floats], tuple[Floats, Floats, Floats]]
 class JoiningFeatures(Features, Protocol):
     """Features of an engine that computes values and their gradient from weights in one call.
 
-    Every return to the interpreter makes threads wait for it.
+    One call holds the interpreter's lock once; three calls would make threads wait for it three times.
     """
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:

@@ -23,24 +23,30 @@ from mssvm.engines.base import Engine
 
 
 class ChainRun(Protocol):
-    """Messages in progress."""
+    """Messages between the variables of chains, changed by sweeps."""
 
     @property
     def state(self) -> Floats:
-        """What the next sweep goes on from."""
+        """The array of messages from which the next sweep continues; a checkpoint stores it."""
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
-        """Take scores over; messages stay as they are."""
+        """Replace the scores and temperatures; messages stay as they are."""
 
     def sweep(self, n: int) -> Floats:
-        """The bound by instance (0 outside the plan) after n > 0 sweeps, each forwards and backwards."""
+        """The bound of every instance (0 outside the plan) after n sweeps, each one forwards and backwards.
+
+        With n = 0 at two temperatures it is the bound of the messages as they are.
+        """
 
     def read(self, mu: Marginals) -> Floats:
-        """After a sweep at eps > 0, write the gradient of the bound by the scores; by instance, how far the marginals
-        of a variable in two chains are apart, at most."""
+        """After a sweep at eps > 0: write the gradient of the bound with respect to the scores into ``mu``.
+
+        Returns, for every instance, the largest difference between marginals of one variable in two chains.
+        """
 
     def decode(self, states: Ints) -> None:
-        """Write states, variable by variable: the best given the earlier ones and the messages of later ones."""
+        """Write a state for every variable, in order: the best given the states of earlier neighbours and the messages
+        of later ones."""
 
 
 class ChainPlan(Protocol):
@@ -51,7 +57,7 @@ class ChainPlan(Protocol):
 
 
 def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainPlan:
-    """The chains of some instances on an engine; ``hidden`` variables of the batch have a temperature of their own."""
+    """The chains of some instances on an engine; variables of the mask ``hidden`` have the temperature eps_h."""
     able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
     plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
     return plan

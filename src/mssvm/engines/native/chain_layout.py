@@ -1,9 +1,13 @@
-"""How the variables of loopy graphs lie in vectors (``ChainLayout`` of ``cpp/trws.hpp``).
+"""Which variables of loopy graphs share a vector, and where their numbers are stored (``cpp/trws.hpp``).
 
-A layout puts variables into groups of as many as a vector has lanes: variables of one level of their graphs (neighbours
-are in different levels) that have the same number of states, the same kinds of factors and, at two temperatures, the
-same roles. Instances of one graph run side by side, position by position; a single large graph runs along its levels,
-on a grid the diagonals. A slot is one factor of one variable; the k-th slots of a group's variables are one slot of it.
+A sweep visits variables in the order of their levels. The level of a variable is the length of the longest monotone
+chain that ends at it, so neighbours have different levels, and variables of one level may be updated together: on a
+grid they are a diagonal. The kind of a variable says which code its update needs: its number of states, and for each of
+its factors the neighbour's number of states, the direction, and how the chain goes on; at two temperatures also the
+roles. A group is as many variables of one level and one kind as a vector has lanes, from one instance or from several
+instances of one graph.
+
+A slot is one factor of one variable. The k-th slots of all variables of a group form the k-th slot of the group.
 """
 
 from __future__ import annotations
@@ -57,12 +61,14 @@ LAYOUT = RecordType(
 
 
 class GraphSlots:
-    """The slots of a topology: one for every end of every factor, by variable, those to lower variables first.
+    """The slots of a topology, sorted by variable; a variable's slots to lower neighbours come first.
 
-    By slot: ``variable``, ``factor``, the neighbour's variable ``other``, the slot at its end ``reverse``, the slot by
-    which the chain goes on ``partner`` (-1: none), ``weight`` of the chain, whether the variable is the factor's second
-    (``transposed``) and whether the neighbour has a higher number (``upward``). By variable: where slots begin
-    (``ptr``), and a number for its ``kind``: variables of one kind can share a vector.
+    For every slot:    ``variable``, ``factor``, the neighbour ``other``, the neighbour's slot of the same factor
+                       (``reverse``), the slot by which the chain leaves the variable (``partner``, -1: it ends), the
+                       chain's ``weight``, ``transposed`` (the variable is the factor's second), and ``upward`` (the
+                       neighbour has a higher number).
+    For every variable: its first slot (``ptr``), its ``level``, the weight ``left`` by its chains, and a hash of its
+                       ``kind``: variables of one kind can share a vector.
     """
 
     def __init__(self, graph: Topology) -> None:
@@ -88,7 +94,7 @@ class GraphSlots:
         self.kind = self._kinds(graph.card_array)
 
     def _partners(self, chain: Ints, n: int) -> Ints:
-        """A chain passes a variable by one slot from below and one to above."""
+        """The two slots of every variable that a chain passes: from a lower neighbour and to a higher one."""
         out = np.full(len(self.variable), -1)
         key = chain[self.factor] * n + self.variable
         below = np.flatnonzero(~self.upward)
@@ -106,7 +112,7 @@ class GraphSlots:
 
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
-    """Every table with every weight of a chain it occurs in: where it is read, where its scaled form is written."""
+    """Pairs of a table and the weight of a chain that uses it: where theta is read and the scaled table is written."""
 
     table: Ints
     size: Ints
@@ -117,8 +123,8 @@ class ScaledTables:
 
 @dataclass(frozen=True, eq=False)
 class ChainLayout:
-    """Some instances of a batch as the kernels take them, and how many numbers scores, messages, shifts and readings
-    have; ``nested``: at two temperatures."""
+    """The kernels' record for some instances of a batch, and the sizes of its arrays: scores (``n_states``), messages,
+    shifts and marginals being read (``n_read``); ``nested``: at two temperatures."""
 
     record: Record
     tables: ScaledTables
@@ -130,15 +136,17 @@ class ChainLayout:
 
 
 def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainLayout:
-    """The layout of some instances. With ``hidden`` variables (a mask over the batch) messages to these have a row for
-    every state of an output."""
+    """The layout of some instances; with a mask ``hidden`` over the batch's variables, for two temperatures.
+
+    Messages to hidden variables then have a row for every state of an output.
+    """
     made = LayoutBuilder(batch, instances, hidden)
     sizes = made.n_states, made.n_messages, made.n_shifts, made.n_read
     return ChainLayout(made.record, made.tables, made.nested, *sizes)
 
 
 class LayoutBuilder:
-    """The arrays that a layout is made from, by variable and by slot of all instances; let go when it is made."""
+    """Builds a layout from arrays over the variables and slots of all instances, which are freed with the builder."""
 
     def __init__(self, batch: Batch, instances: Ints, hidden: Bools | None = None) -> None:
         self.batch = batch
@@ -168,7 +176,7 @@ class LayoutBuilder:
         self.n_tasks = number
 
     def _read_graphs(self, hidden: Bools) -> None:
-        """Variables and slots of all instances one behind the other, numbers counted through."""
+        """Concatenate the variables and slots of all instances, renumbered consecutively."""
         batch = self.batch
         kinds = self.batch.topology_of[self.instances]
         graphs = {int(k): GraphSlots(batch.topologies[int(k)]) for k in np.unique(kinds)}
@@ -200,7 +208,7 @@ class LayoutBuilder:
         self.kind = _joined([p.kind for p in parts], np.uint64) + roles
 
     def _make_groups(self) -> None:
-        """Runs of one task, level and kind, cut to the width of a vector."""
+        """Sort variables by task, level and kind, and cut equal ones into groups of the width of a vector."""
         task = self.task_of_instance[self.of]
         order = np.lexsort((self.of, self.local, self.kind, self.level, task))
         new = np.zeros(len(order), dtype=bool)
@@ -219,7 +227,7 @@ class LayoutBuilder:
         self.slot_ptr = offsets(self.degree[self.heads])
 
     def _place_slots(self) -> None:
-        """Where messages, shifts and readings of every slot lie, in vectors."""
+        """Offsets, in vectors, of the messages, shifts and readings of every slot."""
         self.slot = self.slot_ptr[self.group[self.mine]] + self.rank
         self.n_slots = int(self.slot_ptr[-1])
         self.widest = int(self.card.max(initial=1))
@@ -300,7 +308,7 @@ class LayoutBuilder:
         )
 
     def _by_slot(self, values: AnyArray, dtype: Any) -> AnyArray:
-        """Values that slots of one group have in common."""
+        """An array over the slots of groups, from values that are equal for all slots that share one."""
         out = np.zeros(self.n_slots, dtype=dtype)
         out[self.slot] = values
         return out

@@ -1,20 +1,25 @@
-// Paths of labels and hidden variables in turn at eps_y = eps_h / n, n whole: hidden variables are copied n times.
+// Alternating paths y - h - y - h - .. at eps_y = eps_h / n for a whole number n, as chains of one temperature.
 //
-// A hidden variable between two labels is summed at eps_h, and what remains is raised to the power n. That is a sum
-// over n copies of it, of which it only matters how many are in every state:
+// A hidden variable between two labels is summed at eps_h, and the sum is raised to the power eps_h / eps_y = n. The
+// power of a sum is a sum over n copies of the hidden variable, in which only the number of copies in each state
+// matters:
 //
 //     (sum_h a(h) f(h))^n = sum_k c(k) prod_h a(h)^k(h) prod_h f(h)^k(h),   k(1) + .. + k(H) = n,   c multinomial
 //
-// So the counts k stand for the hidden variable, and labels and counts are a chain of one temperature, eps_y. With
+// So a variable whose states are the counts k replaces the hidden variable, and the path is a chain at one
+// temperature, eps_y. With
 // E = exp(theta / eps_h) and E^k(y) = prod_h E(y, h)^k(h):
 //
 //     label to counts     g(k) = c(k) sum_y b(y) E^k(y),     b(y) = exp(u(y) / eps_y) s(y)
 //     counts to label     s(y) = sum_k m(k) E^k(y),          m(k) = g(k) prod_h exp(u(h) / eps_h)^k(h)
 //
-// A label that is missing, in some lanes, is summed with its neighbours at eps_h, T(h, h') = sum_y E(h, y) e(y) E(y,
-// h'), and g are the coefficients of the polynomial sum_k m(k) f^k at f = T f'. Beyond an end of a path there is a
-// variable of one state, whose counts are all in that state. The downward pass is the chain rule; a state with k of the
-// n copies has the share k / n of the marginal of the counts. All terms are positive: nothing cancels.
+// Where a label is missing (in some lanes), it is hidden too: it is summed at eps_h together with its neighbours,
+//
+//     T(h, h') = sum_y E(h, y) e(y) E(y, h'),
+//
+// and the message g consists of the coefficients of the polynomial sum_k m(k) f^k after the substitution f = T f'. A
+// path is extended at its ends by a variable of one state. The downward pass is the chain rule: a state that has k of
+// the n copies gets the share k / n of the marginal of these counts. All terms are positive, so nothing cancels.
 #pragma once
 #include <cmath>
 

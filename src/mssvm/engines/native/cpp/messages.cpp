@@ -239,23 +239,15 @@ Scores &in_scores() {
     return state;
 }
 
+// Turns the messages of an instance from probabilities into scores.
+void to_scores(const Wiring &w, const RunArrays &run, int64_t b) {
+    Probabilities<double>::messages_to_scores(w, run, run.unit, b);
+    run.scaled[b] = 0;
+}
+
 // Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be
 // full.
 constexpr int MOST_IN_WAVES = L / 2;
-
-void sort_queues(const Wiring &w, const RunArrays &run, const Ints &instances, int64_t threads,
-                 std::vector<Queue> &families, Queue &alone, Queue &scores) {
-    for (int64_t b : instances) {
-        int64_t family = w.family_of[b];
-        if (!run.scaled[b]) scores.instances.push_back(b);
-        else if (family < 0) alone.instances.push_back(b);
-        else families[family].instances.push_back(b);
-    }
-    for (Queue &queue : families) {
-        int64_t fair = (int64_t(queue.instances.size()) + threads - 1) / threads;
-        queue.share = int(std::min<int64_t>(L, std::max<int64_t>(fair, 1)));
-    }
-}
 
 int64_t count_families(const Wiring &w) {
     int64_t most = -1;
@@ -263,20 +255,33 @@ int64_t count_families(const Wiring &w) {
     return most + 1;
 }
 
+// The instances of a call, by the way in which they run. Without `scalable`, messages of all are turned into scores.
+struct Queues {
+    std::vector<Queue> families;  // probabilities side by side
+    Queue alone;                  // probabilities of one instance at a time
+    Queue scores;
+
+    Queues(const Wiring &w, const RunArrays &run, const Ints &instances, bool scalable, int64_t threads)
+        : families(count_families(w)) {
+        for (int64_t b : instances) {
+            if (run.scaled[b] && !scalable) to_scores(w, run, b);
+            if (!run.scaled[b]) scores.instances.push_back(b);
+            else if (w.family_of[b] < 0) alone.instances.push_back(b);
+            else families[w.family_of[b]].instances.push_back(b);
+        }
+        for (Queue &queue : families) {
+            int64_t fair = (int64_t(queue.instances.size()) + threads - 1) / threads;
+            queue.share = int(std::min<int64_t>(L, std::max<int64_t>(fair, 1)));
+        }
+    }
+};
+
 int64_t advance(const AdvanceCall &call) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
     Sweeping how = call.sweeping();
-    if (!call.scalable)
-        for (int64_t b : call.instances) {
-            if (!run.scaled[b]) continue;
-            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
-            run.scaled[b] = 0;
-        }
-    std::vector<Queue> families(count_families(w));
-    Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
-    sort_queues(w, run, call.instances, threads, families, alone, scores);
+    Queues queues(w, run, call.instances, call.scalable, threads);
     std::shared_ptr<Graphs> graphs = plans().graphs(w);
     Deadline end(SLICE);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
@@ -293,7 +298,7 @@ int64_t advance(const AdvanceCall &call) {
                 }
             }
         };
-        for (Queue &queue : families) {
+        for (Queue &queue : queues.families) {
             if (queue.instances.empty()) continue;
             int64_t b = queue.instances[0];
             if (queue.share <= MOST_IN_WAVES && graphs->grid(w, b)) {
@@ -303,10 +308,10 @@ int64_t advance(const AdvanceCall &call) {
             side_by_side().prepare(w, graphs->graph(w, b), run, how);
             sweep_all(side_by_side(), run, how, queue, end);
         }
-        sweep_one_by_one(alone);
-        if (scores.instances.empty() || end.passed()) return;
+        sweep_one_by_one(queues.alone);
+        if (queues.scores.instances.empty() || end.passed()) return;
         in_scores().prepare(w, run, how);
-        sweep_all(in_scores(), run, how, scores, end);
+        sweep_all(in_scores(), run, how, queues.scores, end);
     });
     return 0;
 }
@@ -352,19 +357,11 @@ void beliefs(const BeliefCall &call) {
         .scaled_tables = run.scaled_tables,
     };
     BeliefArrays out{call.value, call.mu_unary, call.mu_tables, call.table_tops};
-    if (!call.scalable)
-        for (int64_t b : call.instances) {
-            if (!run.scaled[b]) continue;
-            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
-            run.scaled[b] = 0;
-        }
-    std::vector<Queue> families(count_families(w));
-    Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
-    sort_queues(w, run, call.instances, threads, families, alone, scores);
+    Queues queues(w, run, call.instances, call.scalable, threads);
     std::shared_ptr<Graphs> graphs = plans().graphs(w);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
-        for (Queue &queue : families) {
+        for (Queue &queue : queues.families) {
             if (queue.instances.empty()) continue;
             Probabilities<Vec> &state = side_by_side();
             state.prepare(w, graphs->graph(w, queue.instances[0]), run, how);
@@ -377,7 +374,7 @@ void beliefs(const BeliefCall &call) {
             }
         }
         int64_t b;
-        while (alone.take(b)) {
+        while (queues.alone.take(b)) {
             one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
             one_at_a_time().load(1, &b);
             one_at_a_time().beliefs(1, &b, out);
@@ -385,11 +382,10 @@ void beliefs(const BeliefCall &call) {
     });
     for (int64_t b : call.instances)
         if (run.scaled[b] && std::isnan(call.value[b])) {
-            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
-            run.scaled[b] = 0;
-            scores.instances.push_back(b);
+            to_scores(w, run, b);
+            queues.scores.instances.push_back(b);
         }
-    Ints rest{scores.instances.data(), int64_t(scores.instances.size())};
+    Ints rest{queues.scores.instances.data(), int64_t(queues.scores.instances.size())};
     each_instance(rest, threads, [&](int64_t b) {
         in_scores().prepare(w, run, how);
         in_scores().load(1, &b);

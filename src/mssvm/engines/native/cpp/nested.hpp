@@ -661,7 +661,7 @@ private:
     }
 
     static INLINE Vec ratio(Vec part, Vec whole, Vec tau) {
-        Vec p = exp((part - finite(whole)) / tau);
+        Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));  // above zero only where it is not used
         return part > -INF && whole > -INF ? p : Vec{};
     }
 

@@ -4,13 +4,14 @@
 //     max i to max j       m_j(x_j) ~ max_{x_i} E(x_i, x_j) n_i(x_i)
 //     max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax n_i times the new message to i
 //
-// E = exp((theta - max theta) / unit), psi alike, and messages sum to one: no number is above one, so what underflows
-// anywhere is below 1e-307 and is lost from results that are sums of such. Where every number that a sweep relied on
-// (the entries of new messages before they are normalised, the largest product by which a maximal variable chooses) is
-// above TRUSTED, what was lost is below rounding. Otherwise the instance goes on in scores.
+// with E = exp((theta - max theta) / unit), psi_i = exp((theta_i - max theta_i) / unit), and messages that sum to one.
+// No number is above one, so a product that underflows is below 1e-307 and is missing from a sum. A sweep relies on the
+// entries of new messages before they are normalised, and on the largest product by which a maximised variable chooses
+// its state. While all of these are above TRUSTED, the missing products are below rounding. Otherwise the instance goes
+// on in scores.
 //
-// A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ
-// from lane to lane: the bits of a lane mask say in which.
+// The vector type V has L instances of one graph with the same tables in its lanes, or is a double for one instance.
+// Roles and held variables may differ between lanes; lane masks say where.
 #pragma once
 #include <new>
 #include <type_traits>
@@ -20,17 +21,18 @@
 namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
-// Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
+// Up to so many other messages, a cavity is their product, multiplied anew. With more, the product of all messages is
+// stored, and the cavity is that product divided by one message.
 constexpr int MOST_OTHERS = 5;
-// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a
-// table, and an update is made for a number of vectors.
+// Largest number of states for which updates are compiled with that number as a constant. Beyond it, the update of one
+// instance has vectors along the rows of a table, and the number of vectors is the constant.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
 template <class V> constexpr int most_vectors = std::is_same_v<V, double> ? 4 : 0;
-// The same where one instance has so many factors a variable that multiplying messages takes most of the time.
+// The same limit for one instance whose variables have so many factors that products of messages take most of the time.
 constexpr int LARGEST_SQUARE_OF_MANY = 3, MANY_FACTORS = 4;
 constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
 
-// Memory that begins with a vector, so that none of those that follow lies on two lines of the cache.
+// An allocator of memory aligned to vectors, so that no vector straddles two cache lines.
 template <class T> struct Aligned {
     using value_type = T;
     Aligned() = default;
@@ -42,8 +44,8 @@ template <class T> struct Aligned {
 
 template <class V> INLINE V absolute(V x) { return real<V>(bits(x) & int64_t(0x7fffffffffffffff)); }
 
-// One end of a pairwise factor: variable, its first state and message, its number of states; `others` of `cavity_of`:
-// the other messages to the variable, -1 of them where a product of all is kept.
+// One end of a pairwise factor: the variable, where its states and its message begin, its number of states, and where
+// the other messages to it are listed (`others`, `count` of them; -1 where the product of all messages is stored).
 struct End {
     int32_t variable, state, message, card, others, count;
 };
@@ -54,7 +56,7 @@ struct Step {
     int32_t shape;  // K > 0: both variables have K states; -C: theirs fill C vectors; 0: any others, see `update_for`
 };
 
-// A variable with so many factors that the product of all messages to it is kept.
+// A variable with so many factors that the product of all messages to it is stored.
 struct Hub {
     int32_t state, card, messages, count;
 };

@@ -304,7 +304,8 @@ private:
                 int64_t entry = place(s, k, x, z);
                 Vec score;
                 for (int i = 0; i < L; ++i) score[i] = call_.tables[at[a_.tied[s] ? 0 : i] + entry];
-                Vec pair = reading[x] > -INF ? exp((sent[z] + score - reading[x]) * unit) * marginal[x] : Vec{};
+                Vec gap = smaller((sent[z] + score - reading[x]) * unit, Vec{});  // above zero only where it is not used
+                Vec pair = reading[x] > -INF ? exp(gap) * marginal[x] : Vec{};
                 if (together) {
                     double sum = 0.0;
                     for (int i = 0; i < L; ++i) sum += pair[i];

@@ -1,8 +1,8 @@
-// Large-neighbourhood moves for marginal MAP: the outputs of a region are set to their best states given the others,
-// hidden variables nearby summed out exactly, by elimination in small arrays.
+// Large-neighbourhood search for marginal MAP: a move sets the outputs of a small region to their best states given the
+// outputs outside. Hidden variables of the region are summed out exactly, by elimination in small arrays.
 //
-// Functions are probabilities (exponentials of scores over eps_h), and every message is divided by its largest entry.
-// Noise on the states of outputs, which falls with the temperature, lets the walk leave local optima.
+// Tables are probabilities, exp(scores / eps_h), and every message is divided by its largest entry. Random noise on the
+// scores of outputs, whose size falls from `hot` to `cold`, lets the walk leave local optima.
 #include <cmath>
 
 #include "support.hpp"
@@ -11,10 +11,10 @@ using namespace mssvm;
 
 namespace {
 
-// Limits of one region; a larger one is passed over.
+// Limits of one region; a larger region is skipped.
 constexpr int64_t MOST_VARIABLES = 512, MOST_FUNCTIONS = 4096, MOST_AXES = 20, MOST_MEMBERS = 256;
 constexpr int64_t ARENA = 1 << 19;  // entries of all functions together
-constexpr double SKIPPED = 0.15;    // share of the outputs on the way that are left out, so that regions differ
+constexpr double SKIPPED = 0.15;    // share of the outputs that a region leaves out at random, so that regions differ
 constexpr double SMALLEST = 1e-300;
 
 struct Walk {

@@ -1,13 +1,14 @@
-// Probabilities of one instance whose graph is a grid with one table across and one down: lanes hold several rows of
-// it.
+// Sweeps of one instance whose graph is a grid with one table across and one down, several rows at a time.
 //
-// A sweep meets the variables row by row, and at (r, c) the factor to the variable above before that to the left (other
-// orders, as by diagonals, give the same messages if factors that share a variable come in the same order). What it
-// does there needs the variable to the left and the one above that to the right, so all variables with the same c + 2
-// r, a wave, may be done side by side, first their factors upwards, then those to the left: every message is the one of
-// the sweep, bit by bit. The numbers of one state and one wave lie one behind the other in order of rows, so that the
-// neighbours of L variables are L numbers as well, wherever they begin. Messages that a variable at the border does not
-// have are one.
+// A sweep visits the variables row by row; at (r, c) it updates the factor to the variable above, then the factor to
+// the variable on the left. (Other orders, such as diagonals, give the same messages as long as the factors of every
+// variable are updated in the same order.) The updates at (r, c) depend on those at (r, c - 1) and (r - 1, c + 1), so
+// all variables with the same c + 2 r are independent of each other. They form a wave, and run in the lanes of a
+// vector: first their factors upwards, then their factors to the left. Every message is that of the sweep row by row,
+// bit for bit.
+//
+// Memory: the numbers of one state in one wave are consecutive, in the order of rows. The neighbours of L variables are
+// then L consecutive numbers too, read from any offset. Messages that a variable at the border lacks are one.
 #pragma once
 #include "scaled.hpp"
 
@@ -16,15 +17,15 @@ namespace mssvm {
 enum Side { LEFT, RIGHT, ABOVE, BELOW };
 constexpr int SIDES = 4;
 
-// A grid in waves. Steps are packs of up to L factors; the ends of pack p have the numbers 2 p and 2 p + 1 as
-// variables, of which `lane_variables` names those of every lane (-1: the lane has no factor).
+// A grid in waves. A step updates a pack of up to L factors, one in each lane. The two ends of pack p are numbered 2 p
+// and 2 p + 1 in place of variables; `lane_variables` has the variable of every lane of an end (-1: no factor there).
 struct Grid {
-    int64_t rows = 0, columns = 0, states = 0, room = 0;  // room: numbers of a state in a wave
+    int64_t rows = 0, columns = 0, states = 0, room = 0;  // room: numbers stored for one state of a wave
     std::vector<Step> steps;
     std::vector<int32_t> others, state_place, message_place, lane_variables;
     int64_t n_states = 0, n_messages = 0;
 
-    // Whether the graph of instance b is such a grid, and worth it; all else is only set then.
+    // Whether the graph of instance b is such a grid, large enough to gain; the members are set only in that case.
     bool build(const Wiring &w, int64_t b) {
         if (!measure(w, b)) return false;
         int64_t longest = std::min(rows, (columns + 1) / 2), waves = columns + 2 * rows + 1;
