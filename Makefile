@@ -7,7 +7,8 @@ NATIVE := src/mssvm/engines/native
 LIBRARY := $(NATIVE)/lib/.built
 READY := $(STAMP) $(LIBRARY)
 
-.PHONY: install demo check test coverage test-native test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
+.PHONY: install demo studio check test coverage test-native test-torch test-gpu test-studio lint bench bench-sweeps attack docs gallery \
+  test-docs wheel
 
 install: $(READY)
 
@@ -33,6 +34,10 @@ $(LIBRARY): $(wildcard $(NATIVE)/cpp/*.?pp) tools/native.py | $(STAMP)
 
 demo: $(READY)
 	$(PY) -m mssvm.experiments.demo
+
+# The page on which one labels a little and sees the rest, on embedded pictures (the folder studio-example).
+studio: $(READY)
+	$(VENV)/bin/mssvm studio
 
 lint: $(READY)
 	$(PY) -m ruff check .
@@ -100,6 +105,11 @@ test-torch: $(TORCH_STAMP) $(LIBRARY)
 # On a machine with a GPU, where nothing is installed: whatever python3 there has PyTorch for it.
 test-gpu:
 	PYTHONPATH=src python3 -m pytest -q --noconftest -p no:cacheprovider tests/with_torch
+
+# The studio in a real browser: Chromium, which must be installed. Playwright's driver is; its own browsers are not.
+test-studio: $(READY)
+	@$(PY) -c "import playwright" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check playwright
+	$(PY) -m pytest -q tests/with_browser
 
 # On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
 bench: $(READY)

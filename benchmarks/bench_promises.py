@@ -157,13 +157,7 @@ def suggest(seeds: int) -> dict[str, Any]:
                 found.append(accuracy_curve(data, POOL[name], seed, by))
             print(name, seed, {by: [round(a, 2) for a in found[-1]] for by, found in curves.items()}, flush=True)
         means = {by: np.mean(found, axis=0) for by, found in curves.items()}
-        needed = {
-            by: {
-                f"{share:g}": float(np.interp(means[by][SHARES.index(share)], means["random"], SHARES))
-                for share in ASKED
-            }
-            for by in ("entropy", "margin")
-        }
+        needed = {by: random_share(means[by], means["random"]) for by in ("entropy", "margin")}
         out[name] = {
             "accuracy": {
                 by: [summary(list(column)) for column in zip(*found, strict=True)] for by, found in curves.items()

@@ -29,6 +29,7 @@ COMMANDS = (
     "compare",
     "inspect",
     "check",
+    "studio",
     "demo",
     "infer",
     "reproduce",

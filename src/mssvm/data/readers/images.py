@@ -48,12 +48,12 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
     mask_of = _masks(folder)
     first_in_colour: bool | None = None
     for number, path in enumerate(names):
-        pixels = _read(path, options.limit)
+        pixels = pixels_of(path, options.limit)
         y = None
         mask_path = mask_of.get(stem_of(path))
         if mask_path is not None:
             _check_lossless(mask_path)
-            mask = _read(mask_path, options.limit)
+            mask = pixels_of(mask_path, options.limit)
             if mask.shape[:2] != pixels.shape[:2]:
                 raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
             in_colour = mask.shape[2] >= 3
@@ -124,8 +124,8 @@ def stem_of(path: Path) -> str | None:
     return name[: -len(ending)]
 
 
-def _read(path: Path, limit: int) -> AnyArray:
-    """(H, W, channels)."""
+def pixels_of(path: Path, limit: int = 1) -> AnyArray:
+    """The pixels of a picture, (H, W, channels), red first."""
     try:
         data = Stream(path, limit=limit).content()
     except InputError as error:

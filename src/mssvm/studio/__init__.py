@@ -1,0 +1,9 @@
+"""The studio: a local page on which one labels a little and sees the rest (``mssvm studio``).
+
+journal     every mark is on disk before it is answered; a killed studio loses nothing
+project     classes, items, and the marks on them, with undo and redo
+pictures    strokes on the pictures of a folder
+sequences   tags on the words of sentences, or on the sites of series
+learner     a thread that trains from the last weights, and is stopped by the next mark
+server      HTTP on the loopback interface, with a token; ``static`` holds the page
+"""

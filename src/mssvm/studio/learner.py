@@ -1,0 +1,152 @@
+"""The thread that learns: from the last weights, stopped by the next mark, the item that is looked at first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from time import perf_counter
+from typing import Any
+
+from mssvm.core.errors import MssvmError
+from mssvm.studio.journal import Event
+from mssvm.studio.project import Answer, Project
+
+FIRST_ITERATIONS = 40  # from no weights
+FURTHER_ITERATIONS = 10  # from the last ones
+MOST_ANSWERS = 200  # items that are predicted in the background
+
+
+@dataclass
+class Progress:
+    """What the learner does, for the page."""
+
+    doing: str = "waiting for marks of two classes"
+    version: int = 0
+    seconds: float = 0.0
+    status: str = ""
+    error: str = ""
+    agreement: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Learner:
+    """Trains whenever the project has changed, and keeps answers of the model for its items."""
+
+    def __init__(self, project: Project, notify: Callable[[], None]) -> None:
+        self.project = project
+        self.notify = notify
+        self.model: Any = None
+        self.answers: dict[int, tuple[int, Answer]] = {}  # by item, with the version that was learned
+        self.progress = Progress()
+        self.looking_at = 0
+        self._classes: list[Any] = []
+        self._changed = Condition()
+        self._wanted = -1
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="studio-learner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self.wake()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout=10.0)
+
+    def wake(self) -> None:
+        """There are new marks: stop what is being learned, and begin anew."""
+        with self._changed:
+            self._wanted = self.project.version
+            self._changed.notify_all()
+
+    def look_at(self, item: int) -> None:
+        """The page shows this item: predict it before others."""
+        with self._changed:
+            self.looking_at = item
+            self._changed.notify_all()
+
+    def compare(self, event: Event) -> None:
+        """Before a mark is learned: how well was it predicted? Corrections are harder than other places."""
+        known = self.answers.get(event["item"]) if event["kind"] == "mark" else None
+        if known is None:
+            return
+        found = self.project.agreement(event, known[1])
+        if found is not None and found[1]:
+            n_marks = len(self.project.history.done)
+            self.progress.agreement.append((n_marks, found[0] / found[1]))
+
+    # ------------------------------------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        learned = -1
+        while True:
+            with self._changed:
+                while not self._stopping and learned == self._wanted and self._next_item(learned) is None:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                wanted = self._wanted
+            try:
+                if learned != wanted:
+                    self._learn(wanted)
+                    learned = wanted
+                else:
+                    self._predict(self._next_item(learned), learned)
+            except MssvmError as error:
+                learned = wanted
+                self._say(doing="stopped", error=str(error))
+
+    def _interrupted(self) -> bool:
+        return self._stopping or self._wanted != self.progress.version
+
+    def _learn(self, version: int) -> None:
+        began = perf_counter()
+        self.progress.version = version
+        data = self.project.training_set()
+        if data is None:
+            self.model = None
+            self.answers.clear()
+            self._say(doing="waiting for marks of two classes")
+            return
+        self._say(doing="learning", error="")
+        model = self.model
+        if model is None or data.classes != self._classes:
+            model = self.project.new_model()
+        model.set_params(
+            classes=data.classes, max_iter=FURTHER_ITERATIONS if hasattr(model, "coef_") else FIRST_ITERATIONS
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a budget of iterations is what is wanted here
+            model.fit(data.X, data.y, callback=lambda row, w: self._interrupted())
+        self.model = model
+        self._classes = data.classes
+        if self._interrupted():
+            return
+        self._predict(self.looking_at, version)
+        self._say(doing="", seconds=perf_counter() - began, status=model.status_)
+
+    def _predict(self, item: int | None, version: int) -> None:
+        if item is None or self.model is None:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.answers[item] = (version, self.project.predict(self.model, item))
+        self.notify()
+
+    def _next_item(self, version: int) -> int | None:
+        """An item whose answer is not of this version, the one that is looked at first; None if all are."""
+        if self.model is None or version < 0:
+            return None
+        items: list[int] = [self.looking_at, *range(min(self.project.n_items, MOST_ANSWERS))]
+        for item in items:
+            if item not in self.answers or self.answers[item][0] != version:
+                return item
+        return None
+
+    def _say(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self.progress, name, value)
+        self.notify()

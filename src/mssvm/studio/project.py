@@ -1,0 +1,193 @@
+"""A project: classes with colours, items to label, and the marks on them, replayed from the journal.
+
+A mark gives a class to a part of an item, or takes labels away (class None); later marks cover earlier ones. Undo takes
+back the last mark of all, redo gives it again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
+from mssvm.studio.journal import Event, Journal
+
+MOST_CLASSES = 20
+LONGEST_NAME = 40
+COLOURS = (
+    "#e69f00",
+    "#56b4e9",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+    "#0072b2",
+    "#f0e442",
+    "#999999",
+    "#8c564b",
+    "#17becf",
+)
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """Name and colour of a class."""
+
+    name: str
+    colour: str
+
+
+@dataclass
+class History:
+    """Marks that hold, and marks that were taken back."""
+
+    done: list[Event] = field(default_factory=list)
+    undone: list[Event] = field(default_factory=list)
+
+    def apply(self, event: Event) -> bool:
+        """Apply a mark, an undo or a redo; whether anything changed."""
+        if event["kind"] == "undo":
+            if not self.done:
+                return False
+            self.undone.append(self.done.pop())
+            return True
+        if event["kind"] == "redo":
+            if not self.undone:
+                return False
+            self.done.append(self.undone.pop())
+            return True
+        self.done.append(event)
+        self.undone.clear()
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """What a model learns from: ``X`` and ``y``, and the labels that can occur."""
+
+    X: list[Any]
+    y: list[Any]
+    classes: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What the model thinks of one item: a class index for every site, and how unsure it is (0 to 1)."""
+
+    labels: Any
+    uncertainty: Floats
+
+
+class Project(ABC):
+    """Items of one kind with their marks. ``version`` grows with every change."""
+
+    kind: str
+
+    def __init__(self, home: Path, classes: list[ClassInfo]) -> None:
+        self.lock = RLock()
+        self.home = home
+        self.journal = Journal(home / "journal.jsonl")
+        self.classes = list(classes)
+        self.history = History()
+        self.version = 0
+        for event in self.journal.read():
+            self._replay(event)
+
+    # ------------------------------------------------------------------------------------------------ what kinds define
+
+    @property
+    @abstractmethod
+    def n_items(self) -> int:
+        """The number of items."""
+
+    @abstractmethod
+    def describe(self, item: int) -> dict[str, Any]:
+        """What the page needs to draw an item, as JSON values."""
+
+    @abstractmethod
+    def check_mark(self, event: Event) -> Event:
+        """The event with nothing in it but what a mark of this kind has; raises ``InputError`` for a bad one."""
+
+    @abstractmethod
+    def training_set(self) -> TrainingSet | None:
+        """What can be learned from; None while less than two classes are marked."""
+
+    @abstractmethod
+    def new_model(self) -> Any:
+        """An estimator that has learned nothing yet."""
+
+    @abstractmethod
+    def predict(self, model: Any, item: int) -> Answer:
+        """The model's answer for an item."""
+
+    @abstractmethod
+    def suggest(self, model: Any) -> dict[str, Any] | None:
+        """Where a label would help most: the item, and the place in it."""
+
+    @abstractmethod
+    def agreement(self, event: Event, answer: Answer) -> tuple[int, int] | None:
+        """How many sites of a mark the answer had right, and of how many; None for marks without a class."""
+
+    @abstractmethod
+    def export(self, model: Any, answers: dict[int, Answer]) -> list[Path]:
+        """Write labels and predictions beside the data; returns the files."""
+
+    @abstractmethod
+    def recipe(self) -> dict[str, str]:
+        """The command and the lines of Python that do the same without the studio."""
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    def marks(self, item: int) -> list[Event]:
+        """The marks on an item, in their order."""
+        return [event for event in self.history.done if event["item"] == item]
+
+    def record(self, event: Event) -> Event | None:
+        """Check an event, write it to disk and apply it; returns it as it was written, None if it changed nothing."""
+        with self.lock:
+            checked = self._checked(event)
+            self.journal.append(checked)
+            return checked if self._replay(checked) else None
+
+    def _checked(self, event: Event) -> Event:
+        kind = event.get("kind")
+        if kind in ("undo", "redo"):
+            return {"kind": kind}
+        if kind == "class":
+            return self._checked_class(event)
+        if kind != "mark":
+            raise InputError(f"there is no event of kind {kind!r}.")
+        item = event.get("item")
+        if type(item) is not int or not 0 <= item < self.n_items:
+            raise InputError(f"there is no item {item!r}.")
+        label = event.get("class")
+        if label is not None and (type(label) is not int or not 0 <= label < len(self.classes)):
+            raise InputError(f"there is no class {label!r}.")
+        return {"kind": "mark", "item": item, "class": label, **self.check_mark(event)}
+
+    def _checked_class(self, event: Event) -> Event:
+        name = event.get("name")
+        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+            raise InputError(f"a class needs a name of at most {LONGEST_NAME} characters.")
+        if len(self.classes) >= MOST_CLASSES:
+            raise InputError(f"there can be at most {MOST_CLASSES} classes.")
+        if any(known.name == name.strip() for known in self.classes):
+            raise InputError(f"there is a class {name.strip()!r} already.")
+        return {"kind": "class", "name": name.strip()}
+
+    def _replay(self, event: Event) -> bool:
+        if event["kind"] == "class":
+            self.classes.append(ClassInfo(event["name"], COLOURS[len(self.classes) % len(COLOURS)]))
+            changed = True
+        else:
+            changed = self.history.apply(event)
+        self.version += changed
+        return changed
+
+
+def named_classes(names: list[str]) -> list[ClassInfo]:
+    """Classes with colours of a palette that colour-blind readers can tell apart."""
+    return [ClassInfo(name, COLOURS[k % len(COLOURS)]) for k, name in enumerate(names)]
