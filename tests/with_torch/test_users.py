@@ -296,3 +296,13 @@ def test_tensors_of_pytorch_are_data_of_estimators() -> None:
     expected = ms.CRF(ms.Chain()).fit(list(X.detach().numpy()), list(y.numpy())).predict_marginals(X)
     for given, tags in ((X, y), (list(X), list(y)), (X.float(), y), (X.bfloat16(), y)):
         np.testing.assert_allclose(ms.CRF(ms.Chain()).fit(given, tags).predict_marginals(given), expected, atol=1e-6)
+
+
+def test_the_first_axis_of_an_edge_is_where_it_comes_from() -> None:
+    loss = StructuredLoss(ms.Chain(), 1.0, 1.0)
+    table = torch.zeros(K, K)
+    table[0, 1] = 9.0  # 0 followed by 1
+    assert loss.decode({"node": torch.zeros(1, 2, K), "edge": table}).tolist() == [[0, 1]]
+    model = ms.CRF(ms.Chain(), C=10.0).fit([np.ones((2, 1))] * 3, [["a", "b"]] * 3)
+    best = max((row for row in model.weights_table() if row.block == "transition"), key=lambda row: row.value)
+    assert best.states == ("a", "b")

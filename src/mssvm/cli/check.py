@@ -29,6 +29,7 @@ def check(
     most: Annotated[int, typer.Option("--problems", min=1, help="How many problems to list.")] = 20,
     json_output: o.Json = False,
     form: o.Format = None,
+    columns: o.Columns = None,
     unlabelled: o.Unlabelled = False,
     missing_colour: o.MissingColour = "#ffffff",
     missing_label: o.MissingLabel = None,
@@ -40,7 +41,9 @@ def check(
 
     The exit code is 0 if nothing is wrong and 2 otherwise.
     """
-    options = o.reading(form, structure, unlabelled, missing_colour, limit, missing_label=o.label_of(missing_label))
+    options = o.reading(
+        form, structure, unlabelled, missing_colour, limit, missing_label=o.label_of(missing_label), columns=columns
+    )
     with o.progress(data, "Reading") as line:
         dataset, problems = check_file(data, replace(options, progress=line), most)
     fields = {} if dataset is None else describe(dataset)

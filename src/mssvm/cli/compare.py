@@ -47,6 +47,7 @@ def compare(
     jobs: o.Jobs = -1,
     json_output: o.Json = False,
     form: o.Format = None,
+    columns: o.Columns = None,
     missing_colour: o.MissingColour = "#ffffff",
     limit: o.Limit = 1,
 ) -> list[Section]:
@@ -62,7 +63,7 @@ def compare(
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     missing = o.label_of(missing_label)
-    reading = o.reading(form, structure, colour=missing_colour, limit=limit, missing_label=missing)
+    reading = o.reading(form, structure, colour=missing_colour, limit=limit, missing_label=missing, columns=columns)
     dataset = o.read_data(data, reading)
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
     settings["classes"] = o.classes_of(classes, dataset)

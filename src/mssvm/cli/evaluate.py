@@ -29,6 +29,7 @@ def evaluate(
     jobs: o.Jobs = -1,
     structure: o.Structure = None,
     form: o.Format = None,
+    columns: o.Columns = None,
     missing_colour: o.MissingColour = "#ffffff",
     missing_label: o.MissingLabel = None,
     limit: o.Limit = 1,
@@ -49,7 +50,7 @@ def evaluate(
     missing = o.label_of(missing_label)
     if missing is None:
         missing = estimator.missing_label
-    reading = o.reading(form, kind, colour=missing_colour, limit=limit, missing_label=missing)
+    reading = o.reading(form, kind, colour=missing_colour, limit=limit, missing_label=missing, columns=columns)
     with o.shards(cluster, data, reading) as sharded:
         if sharded is None:
             result = scores(estimator, o.read_data(data, reading))

@@ -62,6 +62,7 @@ def fit(
     seed: o.Seed = 0,
     jobs: o.Jobs = -1,
     form: o.Format = None,
+    columns: o.Columns = None,
     missing_colour: o.MissingColour = "#ffffff",
     limit: o.Limit = 1,
     cluster: o.Cluster = None,
@@ -88,6 +89,7 @@ def fit(
             limit=limit,
             vote_columns=vote_columns,
             missing_label=missing,
+            columns=columns,
         )
         if annotators and cluster is not None:
             raise InputError("--annotators is for data in memory; leave --cluster out.")

@@ -78,6 +78,10 @@ Classes = Annotated[str | None, typer.Option(help="All classes, apart by commas,
 MissingLabel = Annotated[
     str | None, typer.Option(help="A label that stands for a missing one, such as -100; else as the model says.")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="Tables: the columns of groups and of labels, as GROUP,LABEL. Tokens: that of labels."),
+]
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
@@ -124,6 +128,7 @@ def reading(
     limit: int = 1,
     vote_columns: str | None = None,
     missing_label: Hashable = None,
+    columns: str | None = None,
 ) -> Options:
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
@@ -138,6 +143,7 @@ def reading(
         vote_columns=names,
         missing_colour=colour,
         missing_label=missing_label,
+        columns=tuple(name.strip() for name in (columns or "").split(",") if name.strip()),
         limit=limit,
     )
 

@@ -38,6 +38,7 @@ def predict(
     jobs: o.Jobs = -1,
     structure: o.Structure = None,
     form: o.Format = None,
+    columns: o.Columns = None,
     limit: o.Limit = 1,
     unlabelled: o.Unlabelled = False,
     cluster: o.Cluster = None,
@@ -72,7 +73,7 @@ def predict(
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
     kind = o.kind_of(estimator.structure_, structure)
-    reading = o.reading(form, kind, unlabelled, limit=limit, missing_label=estimator.missing_label)
+    reading = o.reading(form, kind, unlabelled, limit=limit, missing_label=estimator.missing_label, columns=columns)
     options = replace(reading, sources=as_columns)
     if cluster is not None:
         if marginals or top_k or uncertainty or str(out) == STDIN:

@@ -4,6 +4,8 @@ Without hidden variables
 
     theta(x, y) = sum_i x_i . node[:, y_i] + bias[y_i] + sum_(i,j) edge[y_i, y_j] + x_ij . edge.x[:, y_i, y_j]
 
+The first axis of a table is the label that an edge comes from, i: in a chain edge[a, b] scores a followed by b.
+
 Hidden variables, one per edge (``linked=False``, the paper's chain: y_i - h_ij - y_j), see the features of both ends:
 
     + sum_(i,j) left[y_i, h_ij] + right[h_ij, y_j]

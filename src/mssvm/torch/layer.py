@@ -64,7 +64,8 @@ class StructuredLoss(torch.nn.Module):
         The number below zero that stands for a missing label in ``y``, by default that of ``CrossEntropyLoss``. Other
         numbers below zero are refused; in tensors for one more release they are missing labels, with a warning.
 
-    All methods take ``scores`` (see ``mssvm.torch.scores``: a mapping from "node", "edge", ... to tensors) with
+    All methods take ``scores`` (see ``mssvm.torch.scores``: a mapping from "node", "edge", ... to tensors; the first
+    axis of an edge's table is the label that it comes from, edge[from, to]) with
     ``lengths`` ((B,), for grids (B, 2)) or ``mask`` (booleans in the shape of the sites, True up to the length) where
     they are padded, and ``graphs`` (``Graph`` objects or arrays of edges) for ``GraphModel``. Labels ``y`` are a tensor
     or an array of classes, ``missing_label`` where missing, in the shape of the sites; a boolean tensor with a last

@@ -10,6 +10,9 @@ A structure names groups of variables and factors (``structures.pairwise``): "no
 
 Of undirected graphs a link has one table, which scores both orders: table[a, b] + table[b, a].
 
+The table of a link from site i to site j has the state of i on its first axis and that of j on its second: of chains,
+edge[a, b] scores label a followed by label b, as ``transition`` of estimators does.
+
 A name without its type ("edge") stands for the links of every type, in the order of the instance's edges.
 """
 

@@ -7,6 +7,7 @@
 {"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
 {"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
 {"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, with structure="multilabel"
+{"tokens": ["The", "cat"], "ner_tags": ["O", "B"]}                of other programs: see ``foreign``
 
 Votes of several annotators stand in ``votes`` or ``spans`` (``readers.votes``).
 """
@@ -23,6 +24,7 @@ from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
+from mssvm.data.readers.foreign import translated
 from mssvm.data.readers.stream import Opened, Options, Stream
 from mssvm.data.readers.values import Fail, LabelReader, flags, table
 from mssvm.data.readers.votes import has_votes, read_votes
@@ -41,7 +43,9 @@ def open_json(stream: Stream, options: Options) -> Opened:
     if kind is None:
         kind, peeked = _guess_from(lines, stream)
         lines = chain(peeked, lines)
-    return Opened(kind, _records(JsonReader(stream, kind, options.missing_label), lines, options))
+    label = options.columns[-1] if options.columns else None
+    reader = JsonReader(stream, kind, options.missing_label, label)
+    return Opened(kind, _records(reader, lines, options))
 
 
 def _guess_from(lines: Iterator[Line], stream: Stream) -> tuple[Kind, list[Line]]:
@@ -51,7 +55,8 @@ def _guess_from(lines: Iterator[Line], stream: Stream) -> tuple[Kind, list[Line]
     for line, text in islice(lines, PEEKED):
         peeked.append((line, text))
         try:
-            kind = guess_kind(parse(text, partial(stream.fail, line=line)))
+            fail = partial(stream.fail, line=line)
+            kind = guess_kind(translated(parse(text, fail), fail))
         except InputError:
             break  # reading will raise the same error
         if kind is not None:
@@ -74,16 +79,17 @@ def _records(reader: JsonReader, lines: Iterable[Line], options: Options) -> Ite
 class JsonReader:
     """Turns lines into instances of one kind."""
 
-    def __init__(self, stream: Stream, kind: Kind, missing_label: Hashable = None) -> None:
+    def __init__(self, stream: Stream, kind: Kind, missing_label: Hashable = None, label: str | None = None) -> None:
         self.stream = stream
         self.kind = kind
+        self.label = label
         self.labels = LabelReader(missing_label)
         self._interned: dict[str, str] = {}  # one object for equal names of features
         self._n_labels = 0  # of every instance, with several labels each
 
     def record(self, line: int, text: str) -> Record:
         fail = partial(self.stream.fail, line=line)
-        record = parse(text, fail)
+        record = translated(parse(text, fail), fail, self.label)
         if self.kind == "multilabel":
             return self._multilabel(line, record, fail)
         x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)

@@ -1,4 +1,4 @@
-"""Labelled data from files: JSON lines, CoNLL columns, .ts series, .npz archives and image folders, each also gzipped.
+"""Labelled data from files: JSON lines, CoNLL columns, .ts series, .npz archives, tables, image folders, also gzipped.
 
 dataset = read("train.jsonl.gz")                    the whole file: X, y, and the line of every instance
 for part in read_parts("big.jsonl", 1000): ...      the same in bounded memory
@@ -19,6 +19,7 @@ from mssvm.data.dataset import Collector, Dataset
 from mssvm.data.readers.conll import open_conll
 from mssvm.data.readers.images import open_images
 from mssvm.data.readers.json_lines import open_json
+from mssvm.data.readers.long_tables import open_csv, open_parquet
 from mssvm.data.readers.npz import open_npz
 from mssvm.data.readers.stream import STDIN, FormatName, Opened, Options, Stream
 from mssvm.data.readers.ts import open_ts
@@ -37,6 +38,8 @@ FORMATS: dict[FormatName, Format] = {
     "conll": Format((".conll", ".tsv", ".txt", ".bio", ".iob"), open_conll),
     "ts": Format((".ts",), open_ts),
     "npz": Format((".npz",), open_npz),
+    "csv": Format((".csv",), open_csv),
+    "parquet": Format((".parquet", ".pq"), open_parquet),
     "images": Format((), open_images),
 }
 DEFAULT = Options()

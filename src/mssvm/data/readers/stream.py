@@ -18,7 +18,7 @@ from mssvm.data.dataset import Kind, Record
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far and the bytes in all (None where unknown, as on standard input)."""
 
-FormatName = Literal["jsonl", "conll", "ts", "npz", "images"]
+FormatName = Literal["jsonl", "conll", "ts", "npz", "csv", "parquet", "images"]
 STDIN = "-"
 MAX_LINE = 1 << 26  # bytes; a longer line is surely no instance, and would have to be held in memory
 UNPACKED = 1 << 30  # bytes that any compressed file may unpack to
@@ -34,7 +34,8 @@ class Options:
     """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
     column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
     ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
-    label in masks; ``missing_label``: a further label that stands for a missing one. ``progress`` is called with the
+    label in masks; ``missing_label``: a further label that stands for a missing one; ``columns``: names of
+    the columns of groups and of labels in tables. ``progress`` is called with the
     bytes read so far and the bytes in all, ``note`` with the error of a line of JSON, which is then skipped. Lines,
     arrays and pictures may be ``limit`` times as large as usual.
 
@@ -50,6 +51,7 @@ class Options:
     sources: bool = False
     missing_colour: str = "#ffffff"
     missing_label: Hashable = None
+    columns: tuple[str, ...] = ()
     limit: int = 1
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)
