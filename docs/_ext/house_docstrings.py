@@ -1,13 +1,14 @@
 """Docstrings of the house as reStructuredText: prose, formulas, parameters and examples, each rendered as what it is.
 
-    Parameters            a list of definitions
-    ----------
-    name : type
-        text
-    an indented block, or lines with gaps     a formula, as it is written
-    >>> ...                                   an example, with colours
+Parameters            a list of definitions
+----------
+name : type
+    text
+an indented block, or lines with gaps     a formula, as it is written
+>>> ...                                   an example, with colours
 """
 
+import inspect
 import re
 
 PARAMETER = re.compile(r"(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.+)")
@@ -83,6 +84,14 @@ def render(app, what, name, obj, options, lines):
     lines[:] = list(rendered(lines))
 
 
+def decorate_nothing(mock, *args, **settings):
+    """Decorators of a package that is absent leave functions as they are, however many there are."""
+    return args[0] if len(args) == 1 and inspect.isfunction(args[0]) else mock
+
+
 def setup(app):
+    from sphinx.ext.autodoc.mock import _MockObject
+
+    _MockObject.__call__ = decorate_nothing
     app.connect("autodoc-process-docstring", render)
     return {"parallel_read_safe": True}

@@ -33,7 +33,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_question_has_its_page() -> None:
     text = (DOCS / "questions.md").read_text("utf-8")
     rows = re.findall(r"^\| (?!question|---)(.+?) \| (.+?) \|$", text, re.MULTILINE)
-    assert len(rows) == 20 and all("](" in answer for _, answer in rows)
+    assert len(rows) >= 20 and all("](" in answer for _, answer in rows)
 
 
 def test_the_readme_is_short() -> None:
