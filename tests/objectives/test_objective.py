@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -251,3 +252,35 @@ def test_an_instance_without_an_allowed_assignment_is_named(part: str, everythin
         return
     with pytest.raises(InfeasibleError, match="instances with labels, instance 3"):
         getattr(problem, part)(np.zeros(4))
+
+
+@pytest.mark.parametrize("missed", [0.0, 50.0])
+def test_labels_are_inferred_again_only_where_approximate_inference_fell_below_them(missed: float) -> None:
+    """With single labels U- is a sum of scores; its inference runs only to replace a value of U+ that is too low."""
+    rng = np.random.default_rng(2)
+    batch = Batch.build([Topology((2, 2, 2), ((0, 1), (1, 2), (2, 0)))] * 4)
+    inputs = LinearInputs(batch, (table_term(batch),), None)
+    truth = np.tile([True, False], 12)
+    calls = Counter[str]()
+
+    class Approximate:
+        """Exact values, less ``missed`` where every state is allowed, that are not called exact."""
+
+        def __call__(self, batch, theta, query, eps_y, eps_h):
+            labels_only = bool((query.n_allowed(batch) == 1).all())
+            calls["minus" if labels_only else "plus"] += 1
+            found = Enumerate()(batch, theta, query, eps_y, eps_h)
+            inexact = replace(found.status, exact=np.full(len(batch), labels_only))
+            return replace(found, value=found.value - (0.0 if labels_only else missed), status=inexact)
+
+    problem = TrainingProblem(
+        mssvm(), LinearModel(4), Sample.of(inputs, Query.all_outputs(batch), truth), Approximate()
+    )
+    w = rng.normal(size=4)
+    evaluation = problem.difference(w)
+    assert evaluation.floored == (4 if missed else 0)
+    before = calls["minus"]
+    again = problem.difference(w)
+    assert calls["minus"] - before == (1 if missed else 0)
+    np.testing.assert_array_equal(again.values, evaluation.values)
+    assert np.all(again.values >= 0.0)

@@ -37,7 +37,7 @@ def bind_difference(block: Block, parts: Parts, single_labels: bool) -> Differen
     joined = _joined_by_engine(block, parts)
     if joined is not None:
         return JoinedDifference(block, joined)
-    if single_labels and block.sample.evidence is None:
+    if single_labels and block.sample.evidence is None and isinstance(parts, UnifiedParts):
         return LinearMinusDifference.of(block, parts)
     return PairedDifference(block, parts)
 
@@ -76,12 +76,12 @@ class LinearMinusDifference:
     """U+ by inference, U- by a sum of scores: its gradient is the same at all w."""
 
     block: Block
-    parts: Parts
+    parts: UnifiedParts
     minus: LinearMinus
     minus_gradient: Floats
 
     @classmethod
-    def of(cls, block: Block, parts: Parts) -> LinearMinusDifference:
+    def of(cls, block: Block, parts: UnifiedParts) -> LinearMinusDifference:
         batch = block.sample.batch
         labels = parts.minus(Potentials.zeros(batch))
         block.check(labels.value)
@@ -92,7 +92,7 @@ class LinearMinusDifference:
         theta = self.block.features.forward(w)
         minus = self.minus.value(theta, n)
         self.block.check(minus)
-        plus, floored = self.parts.plus(theta)
+        plus, floored = self.parts.plus(theta, known_minus=minus)
         evaluation = self.block.evaluation(
             plus.value - minus, plus.mu, (plus.status,), plus_calls=n, minus_calls=n, floored=floored
         )

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 
 import numpy as np
 
-from mssvm.core.arrays import Bools
+from mssvm.core.arrays import Bools, Floats
 from mssvm.core.checks import temperature
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.core.registry import LOSSES, MEMBERS
@@ -74,17 +74,21 @@ class UnifiedParts(Parts):
         """theta + Delta."""
         return theta if self.delta is None else theta + self.delta
 
-    def plus(self, theta: Potentials) -> tuple[Belief, int]:
+    def plus(self, theta: Potentials, known_minus: Floats | None = None) -> tuple[Belief, int]:
         """U+ and its gradient, and the number of instances floored at U-.
 
         U+ >= U- always, because the labels are among the states that U+ ranges over and cost no loss. Approximate
-        inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds.
+        inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds. Where the
+        values of U- are known, its inference runs only if there is such an instance.
         """
         belief = self.pair.plus(self._augmented(theta))
-        if bool(belief.status.exact.all()):
+        approximate = ~belief.status.exact
+        if not approximate.any():
+            return belief, 0
+        if known_minus is not None and not np.any((belief.value < known_minus) & approximate):
             return belief, 0
         floor = self.minus(theta)
-        too_low = (belief.value < floor.value) & ~belief.status.exact
+        too_low = (belief.value < floor.value) & approximate
         if not too_low.any():
             return belief, 0
         return _replace_instances(self.sample, belief, floor, too_low), int(too_low.sum())
