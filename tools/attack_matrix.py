@@ -53,7 +53,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
         {"a": None},
     ),
     "classes": (*THINGS, ["a", "a"], [None], [["a"]], ["a"], "ab", {"a": 1}, [float("nan")]),
-    "missing_label": ([], {}, set(), np.array([1, 2]), "a"),
+    "missing_label": ([], {}, set(), np.array([1, 2]), "a", -1, -100, float("nan")),
     "penalties": (*THINGS, {"zz": 1.0}, {"unary": -1.0}, {"unary": "x"}, {"unary": float("nan")}, {1: 1.0}),
 }
 OWN = {
@@ -65,7 +65,21 @@ OWN = {
 STATES = (-1, 0, 1.5, "x", 10**6, 10**30, [2], {"h": "x"}, {"h": 0}, {"h": 10**9}, {None: 2}, object())
 SHAPES: dict[str, tuple[Any, ...]] = {
     "hidden": STATES,
-    "forbidden": (*THINGS, [("a",)], [("a", "zz")], ["ab"], [("a", "b", "a")], {"x": 5}, {"edge": [5]}, [5], [None]),
+    "forbidden": (
+        *THINGS,
+        "bio",
+        "bioes",
+        "iob",
+        "",
+        [("a",)],
+        [("a", "zz")],
+        ["ab"],
+        [("a", "b", "a")],
+        {"x": 5},
+        {"edge": [5]},
+        [5],
+        [None],
+    ),
     "allowed": (*THINGS, {"zz": ["a"]}, {"": 5}, {"": ["zz"]}, [["a"]]),
     "fixed": (*THINGS, {"zz": 1.0}, {"unary": "x"}, {"unary": float("nan")}, {"unary": [1.0, 2.0]}, {5: 1}),
     "forced": (*THINGS, {"a": 5}, {"zz": "a"}, {"a": "zz"}),
@@ -104,6 +118,7 @@ def bad_y(good: list[Any]) -> Iterator[Any]:
     first = good[0]
     nested = np.array(first, dtype=object)
     odd = ("\ud800", float("inf"), 10**400, {"a": 1}, [], [[]], {None}, frozenset(), ("a", ["b"]), "zz")
+    odd = (*odd, -1, -100, -100.0, {-1, 0}, {"a", -100}, np.int64(-1), np.float64("nan"), np.str_("a"))
     for label in (*THINGS, *odd):
         changed = nested.copy()
         if nested.ndim:
@@ -183,6 +198,7 @@ def cases() -> Iterator[Case]:
             yield from _asks(partial(model, member), kind, where)
             yield from _settings(member, kind, where)
     yield from _inputs()
+    yield from _clumsy()
 
 
 def _fits(member: str, kind: Kind, where: str) -> Iterator[Case]:
@@ -246,6 +262,46 @@ def _inputs() -> Iterator[Case]:
         yield Case(f"FactorInput(factors={shown(value)})", partial(ms.FactorInput, ["y"] * 3, value))
         yield Case(f"FactorInput(factors={{a: {shown(value)}}})", partial(ms.FactorInput, ["y"] * 3, {"a": value}))
         yield Case(f"load({shown(value)})", partial(ms.load, value))
+
+
+def _clumsy() -> Iterator[Case]:
+    """Calls that newcomers make: metrics with labels of the wrong form, data in the wrong nesting, no labels at all."""
+    for name in ("site_accuracy", "instance_accuracy", "flat_f1", "span_f1", "span_report", "label_report"):
+        metric = getattr(ms.metrics, name)
+        for y in (*THINGS, [["a", -100]], [["B-x", "I-x"]], [[1, 0]], [[[1]]], ["ab"], [[None]], [[{"a", "b"}]]):
+            yield Case(f"metrics.{name}({shown(y)}, labels)", partial(metric, y, [["a", "b"]]))
+            yield Case(f"metrics.{name}(labels, {shown(y)})", partial(metric, [["a", "b"]], y))
+        for value in THINGS:
+            yield Case(
+                f"metrics.{name}(missing_label={shown(value)})", partial(metric, [[0]], [[0]], missing_label=value)
+            )
+    X = [np.eye(2)[[0, 1]], np.eye(2)[[1, 0, 0]]]
+    y = [["a", "b"], ["b", "a", "a"]]
+    pairs: dict[str, tuple[Any, Any]] = {
+        "nothing": ([], []),
+        "no labels": (X, [None, None]),
+        "X without a batch axis": (X[0], y[0]),
+        "y without a batch axis": (X, y[0]),
+        "y as text": (X, ["ab", "baa"]),
+        "a label an instance": (X, ["a", "b"]),
+        "one-hot labels": (X, [np.eye(2)[[0, 1]], np.eye(2)[[1, 0, 0]]]),
+        "probabilities": (X, [[0.2, 0.8], [0.5, 0.5, 0.1]]),
+        "swapped": (y, X),
+        "missing as -1": (X, [[0, -1], [1, 0, 0]]),
+        "missing as text": (X, [["a", "?"], ["b", "a", "nan"]]),
+        "features and names": ([X[0], [{"w": 1}] * 3], y),
+        "ragged features": ([[[1.0], [1.0, 2.0]], X[1]], y),
+        "labels of two types": (X, [["a", 1], ["b", "a", "a"]]),
+        "a generator": ((x for x in X), y),
+        "a generator of labels": (X, (labels for labels in y)),
+        "a data set": (ms.data.chunking("test"), None),
+    }
+    for name, (given, labels) in pairs.items():
+        yield Case(f"CRF, clumsy: {name}", partial(ms.CRF(ms.Chain(), max_iter=2).fit, given, labels))
+    model = ms.CRF(ms.Chain(), max_iter=2).fit(X, y)
+    for name, (given, labels) in pairs.items():
+        yield Case(f"predict, clumsy: {name}", partial(model.predict, given))
+        yield Case(f"score, clumsy: {name}", partial(model.score, given, labels))
 
 
 def shown(value: Any) -> str:

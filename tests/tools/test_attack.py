@@ -197,3 +197,12 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(InputError, match="no NumPy archive of plain arrays"):
         read(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_clumsy_calls_end_in_a_sentence() -> None:
+    cases = list(attack_matrix._clumsy())
+    assert len(cases) > 117
+    for case in cases:
+        outcome, text = attack_matrix.tried(case, 60)
+        assert outcome in ("answered", "refused"), (case.label, text)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import sequence
 from mssvm.core.errors import InputError
-from mssvm.data.labels import Labels, LabelVocabulary, labels_of, plain
+from mssvm.data.labels import OF_LABELS, Labels, LabelVocabulary, labels_of, plain
 
 __all__ = [
     "Bin",
@@ -443,9 +444,18 @@ def scorer(metric: Any, decode: str | None = None) -> Scorer:
     return Scorer(METRICS[metric], decode)
 
 
+def _shape(item: Any, b: int) -> tuple[int, ...]:
+    """The shape of the predicted labels of an instance."""
+    try:
+        return np.shape(item)
+    except ValueError:
+        raise InputError("its labels are no table; give one label per site.", what="y_pred", instance=b) from None
+
+
 def _compared(y_true: Any, y_pred: Any, missing_label: Hashable, classes: Any) -> Scores:
     """Scores of predictions; their nesting gives the shapes of the instances."""
-    shapes = [np.shape(item) for item in y_pred]
+    sequence(y_pred, "y_pred", OF_LABELS)
+    shapes = [_shape(item, b) for b, item in enumerate(y_pred)]
     depth = max((len(shape) for shape in shapes), default=0)
     predicted = labels_of(y_pred, depth, missing_label)
     known = dict.fromkeys((*predicted, *(() if classes is None else map(plain, classes))))

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from mssvm.core import checks
 from mssvm.core.arrays import Bools
 from mssvm.core.errors import InputError
+from mssvm.data.dataset import Dataset
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import Labels, LabelVocabulary, Shapes
@@ -146,6 +147,8 @@ class Structure(BaseEstimator):
         checks.sequence(X, "X", "of instances")
         if isinstance(X, INSTANCES):
             raise InputError(f"X must be a sequence of instances, got one {type(X).__name__}; put it into a list.")
+        if isinstance(X, Dataset):
+            raise InputError("X is a Dataset; pass its parts, as in fit(data.X, data.labels).")
         instances: Sequence[Any] = X
         return instances
 
