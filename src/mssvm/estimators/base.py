@@ -223,7 +223,9 @@ class StructuredEstimator(SegmentAnswers, Plots):
             return chosen
         if exact and is_bio(classes) and isinstance(plan.structure_of(self.structure), Chain):
             return "map"
-        summed = self.eps_y >= 1 or (self.eps_h >= 1 and not exact)
+        eps_y = checks.temperature(self.eps_y, "eps_y")
+        eps_h = checks.temperature(self.eps_h, "eps_h")
+        summed = eps_y >= 1 or (eps_h >= 1 and not exact)
         return "marginal" if summed and isinstance(self._loss(), (Zero, Hamming)) else "map"
 
     # ------------------------------------------------------------------------------------- learning
