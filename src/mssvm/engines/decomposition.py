@@ -52,6 +52,9 @@ class ChainRun(Protocol):
 class ChainPlan(Protocol):
     """Chains of some instances of a batch."""
 
+    def factor_weights(self) -> Floats:
+        """By factor of the batch, rho of its chain; 0 in other instances."""
+
     def run(self) -> ChainRun:
         """A run that begins with messages of zero."""
 

@@ -102,7 +102,8 @@ class AutoPlan:
         narrower.check(self.batch)
         if bounded:  # the difference of two bounds; forests are exact there too
             narrower_fits = narrower_fits & fits
-        plus = self._bind(query, eps_y, eps_h, fits, side="plus")
+        known = bool(np.all(narrower.n_allowed(self.batch) == 1))
+        plus = self._bind(query, eps_y, eps_h, fits, side="plus", known=known)
         minus = self._bind(narrower, eps_y, eps_h, narrower_fits, side="minus")
         return TwoCalls(plus, minus)
 
@@ -112,6 +113,10 @@ class AutoPlan:
     def recall(self, name: str, messages: Floats) -> None:
         self._decomposition.recall(name, messages)
 
+    def factor_weights(self, instances: Ints) -> Floats:
+        """By factor, rho of its chain in the decomposition bound of the named instances."""
+        return self._decomposition.factor_weights(instances)
+
     @cached_property
     def _decomposition(self) -> DecompositionPlan:
         from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
@@ -119,9 +124,17 @@ class AutoPlan:
         return Decompose(memory_limit=self.settings.memory_limit).plan(self.batch, self.engine)
 
     def _bind(
-        self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None, side: str = ""
+        self,
+        query: Query,
+        eps_y: float,
+        eps_h: float,
+        fits: Bools,
+        instances: Ints | None = None,
+        side: str = "",
+        known: bool = False,
     ) -> BoundQuery:
-        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages."""
+        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages, and
+        ``known`` says that all labels are."""
         named = mask_from_indices(instances, len(self.batch))
         if not (named & ~fits).any():
             return self.exact.bind(query, eps_y, eps_h, instances)
@@ -131,7 +144,7 @@ class AutoPlan:
         if (named & fits).any():
             parts.append((fits, self.exact.bind(query, eps_y, eps_h, np.flatnonzero(named & fits))))
         if bounded.any():
-            bound = self._decomposition.bound(query, eps_y, eps_h, np.flatnonzero(bounded), side)
+            bound = self._decomposition.bound(query, eps_y, eps_h, np.flatnonzero(bounded), side, known)
             parts.append((bounded, bound))
         if propagated.any():
             parts.append((propagated, self._propagation.bind(query, eps_y, eps_h, np.flatnonzero(propagated))))

@@ -7,9 +7,10 @@ from functools import cached_property
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.engines.base import BoundQuery
+from mssvm.inference.decomposition.consistent import ProvingPlan, proven_point
 from mssvm.objectives.base import Parts
 from mssvm.objectives.blocks import Block
-from mssvm.objectives.difference import Difference, bind_difference
+from mssvm.objectives.difference import Difference, LinearMinusDifference, bind_difference
 from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.summary import InferenceSummary, summarize_inference
 from mssvm.objectives.unified import UnifiedParts
@@ -42,6 +43,28 @@ class BoundBlock:
     def difference(self, w: Floats) -> Evaluation:
         """U+ - U- and its gradient."""
         return self._difference(w)
+
+    def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
+        """sum_i c_i (<theta + Delta, mu_i> + eps_y H(mu_i) - theta(y_i)) and its gradient by w, for fixed marginals mu.
+
+        These are found at smoothed ``temperatures``. The sum is linear in w and nowhere above the objective that
+        training minimises. None where labels are missing or answers are neither exact nor decomposition bounds.
+        """
+        difference = self._difference
+        plan = self.block.plan
+        if not isinstance(difference, LinearMinusDifference) or not isinstance(self.parts, UnifiedParts):
+            return None
+        if not isinstance(plan, ProvingPlan):
+            return None
+        theta = self.block.features.forward(w)
+        found = proven_point(
+            plan, self.block.sample.query, self.parts.augmented(theta), *temperatures, self.temperatures[0]
+        )
+        if found is None:
+            return None
+        value, mu = found
+        total = float(self.block.scale @ (value - difference.minus.value(theta, len(self.block))))
+        return total, self.block.gradient(mu) - difference.minus_gradient
 
     @cached_property
     def _difference(self) -> Difference:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -122,4 +122,16 @@ class Problem(Protocol):
 
     def scores_of(self, i: int, w: Floats) -> Floats:
         """The transpose of ``features_of``: ``features_of(i, mu) @ w == mu @ scores_of(i, w)``."""
+        ...
+
+
+@runtime_checkable
+class Minorised(Protocol):
+    """A problem that can prove from below how small its loss can become."""
+
+    def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
+        """Value and gradient at w of a linear function that the loss nowhere falls below; None where none is known.
+
+        ``temperatures`` are those that w was found at.
+        """
         ...

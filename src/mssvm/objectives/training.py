@@ -143,6 +143,15 @@ class TrainingProblem:
     def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum(lambda block: block.difference(w), instances)
 
+    def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
+        """A linear function of the weights, by its value and gradient at ``w``, that the loss nowhere falls below, with
+        bounds in place of power sums where inference is bounded; None where none is proven."""
+        parts = [block.minorant(w, temperatures) for block in self.bound]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or not known:
+            return None
+        return sum(total for total, _ in known), np.sum([gradient for _, gradient in known], axis=0)
+
     def _sum(self, evaluate: Callable[[BoundBlock], Evaluation], instances: Ints | None) -> Evaluation:
         """Sum over all blocks, or over the named instances as blocks of their own."""
         blocks = self.bound if instances is None else [self._single(int(i)) for i in instances]

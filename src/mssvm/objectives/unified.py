@@ -70,7 +70,7 @@ class UnifiedParts(Parts):
         evidence = self.sample.evidence
         return theta if evidence is None else replace(theta, unary=theta.unary + evidence)
 
-    def _augmented(self, theta: Potentials) -> Potentials:
+    def augmented(self, theta: Potentials) -> Potentials:
         """theta + Delta."""
         return theta if self.delta is None else theta + self.delta
 
@@ -81,7 +81,7 @@ class UnifiedParts(Parts):
         inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds. Where the
         values of U- are known, its inference runs only if there is such an instance.
         """
-        belief = self.pair.plus(self._augmented(theta))
+        belief = self.pair.plus(self.augmented(theta))
         approximate = ~belief.status.exact
         if not approximate.any():
             return belief, 0
@@ -95,7 +95,7 @@ class UnifiedParts(Parts):
 
     def difference(self, theta: Potentials) -> Paired:
         """U+, U- and mu+ - mu- in one call; instances floored as in ``plus`` have difference and gradient 0."""
-        both = self.pair(self._augmented(theta), self._observed(theta))
+        both = self.pair(self.augmented(theta), self._observed(theta))
         too_low = (both.plus < both.minus) & ~both.plus_status.exact
         if not too_low.any():
             return both

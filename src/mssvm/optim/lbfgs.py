@@ -21,6 +21,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
+from mssvm.objectives.problem import Minorised
 from mssvm.optim.former_names import former_names
 from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
@@ -43,6 +44,7 @@ MAX_TRIALS = 20  # of a line search
 # The same where inference is approximate: as messages go on converging, values of the same weights change, and what no
 # short step lowers was lower when it was computed.
 APPROXIMATE_TRIALS = 6
+GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
 MIN_CURVATURE = 1e-10  # s.y / y.y of a pair that is kept
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
@@ -142,7 +144,7 @@ class LBFGS(Solver[LBFGSState]):
         if not state.recent:
             self._arrive(run, state, temperatures, state.w, *evaluate(state.w))
         slope = run.regulariser.stationarity(state.w, state.gradient)
-        reason = self._end_of_stage(state, slope, last)
+        reason = self._end_of_stage(run, state, slope, last)
         if not reason:
             point = self._next_point(run, evaluate, state, slope)
             if point is not None:
@@ -178,7 +180,7 @@ class LBFGS(Solver[LBFGSState]):
         state.pairs = ()
         return line_search(run.regulariser, evaluate, state.w, state.value, slope, (), trials)
 
-    def _end_of_stage(self, state: LBFGSState, slope: Floats, last: bool) -> str:
+    def _end_of_stage(self, run: SolverRun, state: LBFGSState, slope: Floats, last: bool) -> str:
         """Why the stage is over; empty while it is not."""
         if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
             return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
@@ -187,12 +189,25 @@ class LBFGS(Solver[LBFGSState]):
             if len(state.recent) <= period:
                 continue
             decrease = state.recent[-1 - period] - state.value
-            if decrease <= share * abs(state.value):
+            if decrease <= share * abs(state.value) and not self._leaves_gap(run, state, slope):
                 relative = decrease / max(abs(state.value), 1e-300)
                 return f"the last {period} iterations lowered the objective by {relative:.1e} of it"
         if state.iteration >= self.max_iter:
             return f"all {self.max_iter} iterations were used"
         return ""
+
+    def _leaves_gap(self, run: SolverRun, state: LBFGSState, slope: Floats) -> bool:
+        """Whether the certificate by duality would leave a gap above the tolerance: that of a likelihood on approximate
+        inference is about |f'(w)|^2 / (2 r)."""
+        problem = run.problem
+        if (
+            run.tally.exact
+            or not problem.convex
+            or min(problem.temperatures) <= 0
+            or not isinstance(problem, Minorised)
+        ):
+            return False
+        return -run.regulariser.least_with(slope) > GAP_SHARE * self.tolerance * abs(state.value)
 
     def _arrive(
         self,
@@ -222,6 +237,17 @@ class LBFGS(Solver[LBFGSState]):
             with np.errstate(over="ignore"):
                 run.record(w, value, gradient_norm=float(np.linalg.norm(slope)), temperatures=temperatures)
 
+    def _dual_bound(self, run: SolverRun, state: LBFGSState, temperatures: tuple[float, float]) -> float:
+        """A lower bound on the objective by duality, where inference is approximate and the problem can prove it."""
+        problem = run.problem
+        if run.tally.exact or not problem.convex or not isinstance(problem, Minorised) or not state.recent:
+            return -np.inf
+        plane = problem.minorant(state.w, temperatures)
+        if plane is None:
+            return -np.inf
+        value, slope = plane
+        return value - float(slope @ state.w) + run.regulariser.least_with(slope)
+
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
 
@@ -239,6 +265,11 @@ class LBFGS(Solver[LBFGSState]):
         plus, minus = run.problem.tempering(*temperatures)
         bias = float(run.problem.scale @ (plus + minus))
         smoothing = self._smoothing(temperatures, bias, objective)
+        dual = self._dual_bound(run, state, temperatures)
+        if np.isfinite(dual):
+            gap = objective - dual
+            sentence = f"Certified by duality: within {gap:.4g} of the minimum of the bound that training minimises."
+            return Certificate(sentence, gap, True, run.negative_gaps)
         if not run.problem.convex or run.strengths.min() <= 0 or run.regulariser.kinked or not state.recent:
             return Certificate(f"A local minimum, not certified. {smoothing}".strip(), bias=bias)
         # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 r), for the smoothed f; then the bias.

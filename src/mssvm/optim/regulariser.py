@@ -62,6 +62,16 @@ class Regulariser:
             return squares
         return squares + float(np.sum(self.absolute * np.abs(w)))
 
+    def least_with(self, slope: Floats) -> float:
+        """min over w of R(w) + slope @ w; -inf where a weight without a penalty has a slope."""
+        pull = np.maximum(np.abs(slope) - self.absolute, 0.0)
+        if self.nonnegative is not None:
+            pull = np.where(self.nonnegative & (slope > 0), 0.0, pull)
+        r = self.strengths(len(slope))
+        if np.any((r == 0) & (pull > 0)):
+            return -np.inf
+        return -0.5 * float(np.sum(np.divide(pull**2, r, out=np.zeros(len(slope)), where=r > 0)))
+
     def gradient(self, w: Floats) -> Floats:
         """Gradient of the squares; ``stationarity`` adds the subgradient of the absolute values."""
         return np.asarray(self.strength * w)

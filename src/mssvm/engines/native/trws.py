@@ -17,6 +17,7 @@ from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
+from mssvm.engines.native.chains import chain_cover
 
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
 # Range of a table, in units of its temperature, up to which nothing that counts is lost in scaled form: products of one
@@ -79,8 +80,17 @@ class ChainPlan:
     def __init__(self, batch: Batch, instances: Ints, workers: Workers, hidden: Bools | None = None) -> None:
         self.batch = batch
         self.workers = workers
-        self.layout = chain_layout(batch, np.asarray(instances, dtype=np.int64), hidden)
+        self.instances = np.asarray(instances, dtype=np.int64)
+        self.layout = chain_layout(batch, self.instances, hidden)
         self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
+
+    def factor_weights(self) -> Floats:
+        batch = self.batch
+        out = np.zeros(batch.n_factors)
+        for b in self.instances.tolist():
+            cover = chain_cover(batch.topologies[int(batch.topology_of[b])])
+            out[batch.factor_ptr[b] : batch.factor_ptr[b + 1]] = cover.weight
+        return out
 
     def run(self) -> ChainRun:
         """Messages, or shifts, of zero."""

@@ -93,6 +93,13 @@ class ReferenceChainPlan:
             found[k] = ReferenceCover(self.batch.topologies[k])
         return found
 
+    def factor_weights(self) -> Floats:
+        batch = self.batch
+        out = np.zeros(batch.n_factors)
+        for b in self.instances.tolist():
+            out[batch.factor_ptr[b] : batch.factor_ptr[b + 1]] = self.covers[int(batch.topology_of[b])].weight
+        return out
+
     def run(self) -> ReferenceChainRun:
         return ReferenceChainRun(self)
 

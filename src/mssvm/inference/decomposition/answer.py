@@ -13,6 +13,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import mask_from_indices
 from mssvm.engines.decomposition import ChainRun
+from mssvm.inference.decomposition.consistent import BOUND
 from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.decomposition.product import product_bound
 
@@ -72,11 +73,12 @@ class ChainAnswer:
     without one ("") a call begins with messages of zero and sweeps until the bound has converged.
     """
 
-    def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str) -> None:
+    def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str, warm_sweeps: int) -> None:
         self.task = task
         self.theta = theta
         self.belief = belief
         self.side = side
+        self.warm_sweeps = warm_sweeps
         self.plan = task.plan
         self.settings = task.plan.settings
         self.batch = task.plan.batch
@@ -91,7 +93,7 @@ class ChainAnswer:
         if not self.side:
             value, fall, sweeps = self._converge(chains)
         else:
-            sweeps = COLD_SWEEPS if fresh else self.settings.warm_sweeps
+            sweeps = max(COLD_SWEEPS, self.warm_sweeps) if fresh else self.warm_sweeps
             before = chains.sweep(sweeps - 1) if sweeps > 1 else np.full(len(self.batch), np.inf)
             value = chains.sweep(1)
             fall = self._fall(before, value)
@@ -140,7 +142,7 @@ class ChainAnswer:
         lower = np.full(len(mine), np.nan)
         if not self.side:
             lower = product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, belief.mu, mine)
-        return self._report("decomposition bound", converged, sweeps, residual[mine], lower, upper)
+        return self._report(BOUND, converged, sweeps, residual[mine], lower, upper)
 
     def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
         belief = self.belief
@@ -161,7 +163,7 @@ class ChainAnswer:
         belief.value[mine] = np.where(proven, found.score, upper)
         found.mark(belief.mu)
         self._clear(belief.value[mine] == -np.inf)
-        status = self._report("decomposition bound", converged | proven, sweeps, gap, found.score, upper).status
+        status = self._report(BOUND, converged | proven, sweeps, gap, found.score, upper).status
         exact = status.exact.copy()
         exact[mine] = proven
         return replace(belief, status=replace(status, exact=exact))

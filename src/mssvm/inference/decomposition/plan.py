@@ -23,6 +23,8 @@ from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.decompose import Decompose
 
+KNOWN_SWEEPS = 20  # at least, of an evaluation where all labels are known
+
 
 @dataclass(frozen=True, eq=False)
 class DecompositionPlan:
@@ -52,6 +54,10 @@ class DecompositionPlan:
             self._plans[key] = chains_of(self.engine, self.batch, instances, hidden)
         return self._plans[key]
 
+    def factor_weights(self, instances: Ints) -> Floats:
+        """By factor, rho of its chain in the bound of the named instances."""
+        return self.chains(instances, None).factor_weights()
+
     def memory(self) -> dict[str, Floats]:
         return {name: run.state for name, run in self.kept.items()}
 
@@ -77,13 +83,14 @@ class DecompositionPlan:
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         """Two queries of training: each call goes on from the messages of the last one."""
-        plus = self.bound(query, eps_y, eps_h, None, "plus")
+        plus = self.bound(query, eps_y, eps_h, None, "plus", bool(np.all(narrower.n_allowed(self.batch) == 1)))
         return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
 
     def bound(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str, known: bool = False
     ) -> DecompositionBoundQuery:
-        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew."""
+        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew. With
+        all labels ``known`` training is convex, and worth messages that its certificate can be read from."""
         query.check(self.batch)
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")
@@ -99,7 +106,8 @@ class DecompositionPlan:
             )
         bound = self.exact.bind(query, eps_y, eps_h, exact) if len(exact) else None
         tasks = [ChainTask(self, query, *task) for task in self._tasks(query, eps_y, eps_h, others)]
-        return DecompositionBoundQuery(self, bound, exact, tasks, side)
+        sweeps = max(self.settings.warm_sweeps, KNOWN_SWEEPS if known else 1)
+        return DecompositionBoundQuery(self, bound, exact, tasks, side, sweeps)
 
     def _fits(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Bools:
         """Whether an instance has no cycle among its free variables and exact inference is cheap there."""
@@ -133,6 +141,7 @@ class DecompositionBoundQuery:
     exact_instances: Ints
     tasks: list[ChainTask]
     side: str
+    warm_sweeps: int
 
     def __call__(self, theta: Potentials) -> Belief:
         theta.check(self.plan.batch)
@@ -140,7 +149,7 @@ class DecompositionBoundQuery:
             return self.exact(theta)
         belief = _nothing(self.plan.batch) if self.exact is None else self._owned(self.exact(theta))
         for task in self.tasks:
-            answer = ChainAnswer(task, theta, belief, self.side)
+            answer = ChainAnswer(task, theta, belief, self.side, self.warm_sweeps)
             belief = answer.run()
         return belief
 
