@@ -16,41 +16,14 @@ from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import ActiveStates, Term
-from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
+from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
+from mssvm.models.mapped import MappedFeatures
 from mssvm.models.symmetric import SymmetricTables
 
 WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
-
-
-@dataclass(frozen=True, eq=False)
-class PartialFeatures:
-    """Features as a function of the trained weights w: theta = Phi expand(w), and the gradient restricted to w."""
-
-    features: Features
-    weights: FixedWeights | ActiveWeights
-
-    def forward(self, w: Floats) -> Potentials:
-        return self.features.forward(self.weights.expand(w))
-
-    def adjoint(self, mu: Marginals) -> Floats:
-        return self.weights.restrict(self.features.adjoint(mu))
-
-    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        if not isinstance(self.features, JoiningFeatures):
-            return None
-        inner = self.features.joined(pair, cost)
-        if inner is None:
-            return None
-
-        def run(w: Floats) -> tuple[Floats, Floats, Floats]:
-            plus, minus, gradient = inner(self.weights.expand(w))
-            return plus, minus, self.weights.restrict(gradient)
-
-        return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +66,7 @@ class FixedWeights(BoundOnDemand):
         return np.where(self.known, 0.0, gradient)
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
-        return PartialFeatures(self.model.bind(inputs, engine), self)
+        return MappedFeatures(self.model.bind(inputs, engine), self.expand, self.restrict)
 
 
 AllWeights = LinearModel | SymmetricTables | FixedWeights
@@ -159,7 +132,7 @@ class ActiveWeights(BoundOnDemand):
         return replace(x, terms=tuple(self._term(term) for term in x.terms))
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
-        return PartialFeatures(self.model.bind(inputs, engine), self)
+        return MappedFeatures(self.model.bind(inputs, engine), self.expand, self.restrict)
 
     def _term(self, term: Term) -> Term:
         """The term over the stored weights."""

@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import Marginals, Potentials
-from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
+from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
+from mssvm.models.mapped import MappedFeatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,34 +64,7 @@ class SymmetricTables(BoundOnDemand):
         )
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
-        return SymmetricFeatures(self.model.bind(inputs, engine), self)
-
-
-@dataclass(frozen=True, eq=False)
-class SymmetricFeatures:
-    """Features as a function of the weights w: theta = Phi S w, and the gradient S Phi^T mu."""
-
-    features: Features
-    model: SymmetricTables
-
-    def forward(self, w: Floats) -> Potentials:
-        return self.features.forward(self.model.both_orders(w))
-
-    def adjoint(self, mu: Marginals) -> Floats:
-        return self.model.both_orders(self.features.adjoint(mu))
-
-    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        if not isinstance(self.features, JoiningFeatures):
-            return None
-        inner = self.features.joined(pair, cost)
-        if inner is None:
-            return None
-
-        def run(w: Floats) -> tuple[Floats, Floats, Floats]:
-            plus, minus, gradient = inner(self.model.both_orders(w))
-            return plus, minus, self.model.both_orders(gradient)
-
-        return run
+        return MappedFeatures(self.model.bind(inputs, engine), self.both_orders, self.both_orders)
 
 
 def mirror_of(layout: WeightLayout, blocks: dict[str, int]) -> Ints:

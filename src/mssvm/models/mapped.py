@@ -1,0 +1,42 @@
+"""Features of mapped weights: theta = Phi expand(w), and the gradient restrict(Phi^T mu).
+
+``restrict`` is the transpose of the linear part of ``expand``: known weights get no gradient, weights that serve two
+places get both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.engines.base import Features, Joined, JoiningFeatures, Pair
+
+
+@dataclass(frozen=True, eq=False)
+class MappedFeatures:
+    """``features`` as a function of the weights that ``expand`` takes."""
+
+    features: Features
+    expand: Callable[[Floats], Floats]
+    restrict: Callable[[Floats], Floats]
+
+    def forward(self, w: Floats) -> Potentials:
+        return self.features.forward(self.expand(w))
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return self.restrict(self.features.adjoint(mu))
+
+    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
+        if not isinstance(self.features, JoiningFeatures):
+            return None
+        inner = self.features.joined(pair, cost)
+        if inner is None:
+            return None
+
+        def run(w: Floats) -> tuple[Floats, Floats, Floats]:
+            plus, minus, gradient = inner(self.expand(w))
+            return plus, minus, self.restrict(gradient)
+
+        return run
