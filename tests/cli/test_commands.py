@@ -468,3 +468,27 @@ def test_classes_are_of_the_type_of_the_labels(tmp_path: Path, capsys: pytest.Ca
     arguments = ("compare", data, "--methods", "crf", "--cv", 2, "--no-curves", "--json")
     found = run(capsys, *arguments, "--classes", "1,2,3")[1]
     assert "3" in json.loads(found)["methods"]["CRF"]["pooled"]["by_class"]
+
+
+def test_segments_are_fitted_predicted_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(12):
+        y = list("aabbbbaaabbbb")
+        x = [[float(c == "a") + rng.normal(), rng.normal()] for c in y]
+        lines.append(json.dumps({"x": x, "y": [None if rng.random() < 0.2 else c for c in y]}))
+    data = tmp_path / "train.jsonl"
+    data.write_text("\n".join(lines) + "\n")
+    model = tmp_path / "m.safetensors"
+    named = ("--structure", "segments", "--max-length", "5")
+    assert run(capsys, "fit", data, "-o", model, *named, "--hidden", "2")[0] == 0
+    out = tmp_path / "out.jsonl"
+    assert run(capsys, "predict", model, data, "-o", out)[0] == 0
+    first = json.loads(out.read_text().splitlines()[0])
+    assert first["segments"][-1][1] == len(first["y"]) == 13
+    assert all(stop - start <= 5 for start, stop, _, _ in first["segments"])
+    assert run(capsys, "evaluate", model, data)[0] == 0
+    assert run(capsys, "compare", data, "--methods", "crf,hcrf", "--cv", "2", *named)[0] == 0
+    code, _, error = run(capsys, "fit", data, "-o", tmp_path / "n.safetensors", "--max-length", "5")
+    assert code == 2
+    assert "--structure segments" in error

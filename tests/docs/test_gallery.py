@@ -20,6 +20,7 @@ SAID = {
     "multilabel": lambda f: f["tree"] > f["none"],
     "marginal_map": lambda f: f["joint MAP"] > 0.1 and f["least"] > -1e-9,
     "learning_curves": lambda f: min(f["HCRF"], f["MSSVM"], f["LSSVM"]) > f["CRF on labelled runs"],
+    "helices": lambda f: f["segments"] > 0.8 > 0.5 > f["chain"],
     "dials": lambda f: f["highest"] - f["lowest"] < 0.05,
 }
 

@@ -36,6 +36,7 @@ def compare(
     hidden: o.Hidden = None,
     edges: o.Edges = None,
     constraints: o.Constraints = None,
+    max_length: o.MaxLength = None,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
     decode: o.Decode = "auto",
@@ -67,10 +68,12 @@ def compare(
     dataset = o.read_data(data, reading)
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
     settings["classes"] = o.classes_of(classes, dataset)
-    made = o.make_structure(dataset, hidden, edges, constraints)
+    made = o.make_structure(dataset, hidden, edges, constraints, structure, max_length)
     estimators = {}
     for name in names:
-        own = o.make_structure(dataset, 0, edges, constraints) if name in WITHOUT_HIDDEN else made
+        own = made
+        if name in WITHOUT_HIDDEN:
+            own = o.make_structure(dataset, 0, edges, constraints, structure, max_length)
         estimators[o.METHODS.get(name, name)] = o.make_estimator(name, own, **settings, random_state=seed, n_jobs=jobs)
     with ProgressLine("Comparing", "trainings", 1.0) as line:
         comparison = run(estimators, dataset, cv, seed, SHARES if curves else (1.0,), line)

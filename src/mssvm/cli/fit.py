@@ -40,6 +40,7 @@ def fit(
     hidden: o.Hidden = None,
     edges: o.Edges = None,
     constraints: o.Constraints = None,
+    max_length: o.MaxLength = None,
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
@@ -96,7 +97,7 @@ def fit(
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
             method,
-            o.make_structure(train, hidden, edges, constraints),
+            o.make_structure(train, hidden, edges, constraints, structure, max_length),
             C=cost,
             solver=solver,
             max_iter=max_iter,

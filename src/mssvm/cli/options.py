@@ -16,7 +16,7 @@ import typer
 from mssvm.annotators.confusion import CONTEXTS
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
-from mssvm.core.registry import DECODERS, EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
+from mssvm.core.registry import DECODERS, EDGES, INFERENCES, MEMBERS, READ_AS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import kind_of_sites
 from mssvm.data.readers import Options, read
@@ -49,7 +49,8 @@ Structure = Annotated[
     str | None,
     one_of(
         (kind for kind in STRUCTURES if kind not in WITHOUT_FILES),
-        text="What is labelled: every site of a chain, grid or graph; a sequence; a row, several times (multilabel).",
+        text="What is labelled: every site of a chain, grid or graph; stretches of a chain (segments); a sequence; a "
+        "row, several times (multilabel).",
     ),
 ]
 Method = Annotated[str, one_of(METHODS, text="Member of the family.")]
@@ -59,6 +60,9 @@ Limit = Annotated[int, typer.Option(min=1, max=1 << 20, help="Lines, arrays and 
 Hidden = Annotated[
     int | None,
     typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, or 3 with --structure sequence."),
+]
+MaxLength = Annotated[
+    int | None, typer.Option(min=1, help="Sites of the longest segment, with --structure segments. Default: 40.")
 ]
 Edges = Annotated[
     str | None,
@@ -133,7 +137,8 @@ def reading(
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
-    checked: dict[str, Any] = {"format": form, "structure": structure}  # by the command line
+    kind = structure if structure is None else READ_AS.get(structure, structure)
+    checked: dict[str, Any] = {"format": form, "structure": kind}  # by the command line
     names = tuple(name.strip() for name in (vote_columns or "").split(",") if name.strip())
     if len(set(names)) < len(names):
         raise InputError(f"--vote-columns names an annotator twice: {vote_columns}.")
@@ -182,16 +187,27 @@ def shards(cluster: str | None, data: Path, reading: Options) -> Iterator[Sharde
         yield sharded
 
 
-def make_structure(data: Dataset, hidden: int | None, edges: str | None = None, constraints: str | None = None) -> Any:
-    """The structure of the data; None means its own default, except that images have contrast-sensitive edges."""
-    if constraints is not None and data.kind != "chain":
-        raise InputError(f"--constraints is for chains, and {data.name} holds {data.kind}s; leave it out.")
+def make_structure(
+    data: Dataset,
+    hidden: int | None,
+    edges: str | None = None,
+    constraints: str | None = None,
+    structure: str | None = None,
+    max_length: int | None = None,
+) -> Any:
+    """The structure by its name, or that of the data; other parameters that are None are its own defaults, except that
+    images have contrast-sensitive edges."""
+    named = structure if structure in READ_AS else data.kind
+    if max_length is not None and named != "segments":
+        raise InputError("--max-length is for --structure segments; leave it out, or name the structure.")
+    if constraints is not None and named != "chain":
+        raise InputError(f"--constraints is for chains, and {data.name} holds {named}s; leave it out.")
     if edges is not None and data.kind != "grid":
         raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
     if edges is None and data.unit == "image":
         edges = "contrast"
-    parameters = {"hidden": hidden, "edges": edges, "forbidden": constraints}
-    structure_class = resolve_name(STRUCTURES[data.kind].place)
+    parameters = {"hidden": hidden, "edges": edges, "forbidden": constraints, "max_length": max_length}
+    structure_class = resolve_name(STRUCTURES[named].place)
     return structure_class(**{name: value for name, value in parameters.items() if value is not None})
 
 

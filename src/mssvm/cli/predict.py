@@ -117,6 +117,10 @@ def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) 
             probabilities = estimator.predict_marginals(data.X, hidden_sites=data.hidden)
             for record, p in zip(records, probabilities, strict=True):
                 record |= {"classes": classes, "marginals": p.round(6).tolist()}
+        if hasattr(estimator, "predict_segments"):
+            for record, found in zip(records, estimator.predict_segments(data.X), strict=True):
+                spans = [[s.start, s.stop, plain(s.label), round(s.probability, 6)] for s in found]
+                record["segments"] = spans
         if top_k is not None:
             labels, scores = estimator.predict_topk(data.X, top_k, hidden_sites=data.hidden)
             for record, ys, values in zip(records, labels, scores, strict=True):

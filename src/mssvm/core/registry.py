@@ -84,6 +84,7 @@ STRUCTURES = {
 }
 EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
+READ_AS = {"segments": "chain"}  # structures whose data files are those of another
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 ANNOTATORS = (Entry("mssvm.annotators:Annotators"),)
 

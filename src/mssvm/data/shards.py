@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from mssvm.core.checks import count, shown
 from mssvm.core.errors import InputError
-from mssvm.core.registry import STRUCTURES, WITHOUT_FILES
+from mssvm.core.registry import READ_AS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options, read_parts
 from mssvm.data.readers.read import DEFAULT
@@ -94,7 +94,7 @@ def _kind(structure: Any) -> Any:
         kind = kinds.get(type(structure).__name__)
     if kind not in STRUCTURES or kind in WITHOUT_FILES:
         raise InputError(f"structure must be a chain, sequence, grid or graph, got {shown(structure)}.")
-    return kind
+    return READ_AS.get(kind, kind)
 
 
 def _shards(source: Any, options: Options) -> Iterator[Shard]:

@@ -15,7 +15,8 @@
 //
 // The way back is the derivative of the recursion: from d value / d alpha(b, .), the weights of the power sum over a
 // give d value / d E(a, .). A site's marginal is the derivative of the segments that end behind it less that of the
-// segments that begin behind it. Memory: A and G, T numbers a kind, a window of K positions, and nothing of size T K.
+// segments that begin behind it. Memory: G, T numbers a kind, a window of K positions, and nothing of
+// size T K.
 //
 // Masks of sites are run lengths: a segment may not be longer than the sites behind it that allow its label, nor than
 // the distance to the last boundary that is known.
@@ -138,11 +139,14 @@ public:
 
     void run(int64_t instance) {
         load(instance);
-        forward();
+        forward(instance);
         call_.value[instance] = value_ + base_;
-        if (!(value_ > -INF)) return;
-        if (!call_.mu_unary.empty()) backward(instance);
+        if (!(value_ > -INF)) {
+            std::fill(A_, A_ + T_ * stride_, 0.0);
+            return;
+        }
         for (int64_t s = 0; s < call_.draws; ++s) draw(instance, s);
+        if (!call_.mu_unary.empty()) backward(instance);
     }
 
 private:
@@ -271,10 +275,10 @@ private:
     // Rows of P are recomputed on the way back, from every `BLOCK`-th: additions in the same order give the same bits.
     static constexpr int64_t BLOCK = 128;
 
-    void forward() {
+    void forward(int64_t instance) {
         int64_t kinds = rows_ ? C_ : M_;
         G_.resize(kinds * (T_ + 1));
-        A_.resize((T_ + 1) * kinds);
+        place_A(instance, kinds);
         alpha_.resize(C_);
         weights_.resize(std::max({C_, H_, K_}));
         row_.resize(K_);
@@ -296,16 +300,16 @@ private:
                 int64_t n = limit(b, c);
                 if (rows_) {
                     while (span < span_end_ && before(span, b, c)) ++span;
-                    A_[b * C_ + c] = n ? power_row(b, c, n, span) : -INF;
-                    alpha_[c] = P_[c * H_] + last(b, c) + A_[b * C_ + c];
+                    A(b)[c] = n ? power_row(b, c, n, span) : -INF;
+                    alpha_[c] = P_[c * H_] + last(b, c) + A(b)[c];
                 } else {
                     while (span < span_end_ && before(span, b, c)) ++span;
                     bool alone = span < span_end_ && call_.span_stop[span] == b && call_.span_label[span] == c;
                     for (int64_t h = 0; h < H_; ++h) {
                         int64_t m = c * H_ + h;
-                        if (!n) A_[b * M_ + m] = -INF;
-                        else if (alone) A_[b * M_ + m] = span_row(b, m, n, span);
-                        else A_[b * M_ + m] = convolve(b, m, n);
+                        if (!n) A(b)[m] = -INF;
+                        else if (alone) A(b)[m] = span_row(b, m, n, span);
+                        else A(b)[m] = convolve(b, m, n);
                     }
                     alpha_[c] = last(b, c) + over_hidden(b, c, nullptr);
                 }
@@ -316,6 +320,20 @@ private:
             int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
     }
 
+    // A is stored where the marginals of sites (or of their kinds) will be: the way back reads a row of it for the last
+    // time just before it writes that row's marginals.
+    void place_A(int64_t instance, int64_t kinds) {
+        stride_ = kinds;
+        if (call_.mu_unary.empty()) {
+            own_A_.resize(T_ * kinds);
+            A_ = own_A_.data();
+            return;
+        }
+        bool of_kinds = call_.hidden && !rows_;
+        A_ = call_.mu_unary.data + call_.unary_at[instance] + (of_kinds ? hidden_at_ : site_at_);
+    }
+    double *A(int64_t b) const { return A_ + (b - 1) * stride_; }
+
     bool before(int64_t span, int64_t b, int64_t c) const {
         if (call_.span_stop[span] != b) return call_.span_stop[span] < b;
         return call_.span_label[span] < c;
@@ -325,7 +343,7 @@ private:
     double over_hidden(int64_t b, int64_t c, double *weights) {
         if (H_ == 1) {
             if (weights) weights[0] = 1.0;
-            return P_[c] + A_[b * M_ + c];
+            return P_[c] + A(b)[c];
         }
         double own[64];
         std::vector<double> more;
@@ -335,7 +353,7 @@ private:
             w = more.data();
         }
         return power_sum<double>(
-            int(H_), eps_, [&](int h) { return P_[c * H_ + h] + A_[b * M_ + c * H_ + h]; }, w);
+            int(H_), eps_, [&](int h) { return P_[c * H_ + h] + A(b)[c * H_ + h]; }, w);
     }
 
     // P of position b.
@@ -587,7 +605,7 @@ private:
     void recall_alpha(int64_t b) {
         recall(b);
         for (int64_t c = 0; c < C_; ++c)
-            alpha_[c] = last(b, c) + (rows_ ? P_[c * H_] + A_[b * C_ + c] : over_hidden(b, c, nullptr));
+            alpha_[c] = last(b, c) + (rows_ ? P_[c * H_] + A(b)[c] : over_hidden(b, c, nullptr));
     }
 
     void backward(int64_t instance) {
@@ -654,9 +672,9 @@ private:
             for (int64_t m = c * H_; m < (c + 1) * H_; ++m) {
                 double p = larger(covered[m], 0.0);
                 sum += p;
-                if (call_.hidden) mu_[hidden_at_ + t * M_ + m] += p;
+                if (call_.hidden) mu_[hidden_at_ + t * M_ + m] = p;
             }
-        mu_[site_at_ + t * C_ + c] += larger(sum, 0.0);
+        mu_[site_at_ + t * C_ + c] = larger(sum, 0.0);
     }
 
     // Segments that begin at position a: their marginals, which are complete.
@@ -761,13 +779,13 @@ private:
             gdur[i] += g;
             return;
         }
-        double above = (ref_[m] + top_[c] - A_[b * M_ + m]) / eps_;
+        double above = (ref_[m] + top_[c] - A(b)[m]) / eps_;
         if (ref_[m] > -INF && above <= LOW) {
             const double *scaled = scaled_dur_.data() + c * K_ + K_ - n;
             add_products(window_.at(m, b - n), scaled, g * exp(above), n, to, gdur);
             return;
         }
-        double sum = exponentials(from, d, A_[b * M_ + m], eps_, n, weights_.data());
+        double sum = exponentials(from, d, A(b)[m], eps_, n, weights_.data());
         for (int64_t i = 0; i < n; ++i) weights_[i] *= g / sum;
         add_weights(n, to, gdur);
         const double *low = G_.data() + m * (T_ + 1) + std::max<int64_t>(0, b - K_);
@@ -922,7 +940,9 @@ private:
     double *mu_, *mu_trans_, *mu_attach_, *mu_moves_;
     double value_ = 0.0, base_ = 0.0;
     std::vector<double> dur_, top_, scaled_dur_, scaled_trans_, trans_top_, from_, into_, start_;
-    std::vector<double> G_, A_, Q_, P_, checkpoints_, prefix_, alpha_, weights_, row_, zeros_, phi_, shares_, gdur_, ref_;
+    double *A_ = nullptr;
+    int64_t stride_ = 0;
+    std::vector<double> own_A_, G_, Q_, P_, checkpoints_, prefix_, alpha_, weights_, row_, zeros_, phi_, shares_, gdur_, ref_;
     std::vector<int64_t> longest_;
     std::vector<int32_t> limit_;
     Window window_, back_;
