@@ -1,4 +1,4 @@
-"""``make attack``: bad inputs, damaged files, faults, a soak, hard numbers and gaps, in turn; counts are stored.
+"""``make attack``: bad inputs, damaged files, faults, a soak, hard numbers, gaps and bounds; counts are stored.
 
     python tools/attack.py [--parts NAME ...] [--output FILE]
 
@@ -25,6 +25,7 @@ PARTS = {
     "matrix": ("attack_matrix.py",),
     "numbers": ("attack_numbers.py", "--forests", "100000", "--graphs", "20000"),
     "gaps": ("attack_gaps.py", "--fits", "200"),
+    "bounds": ("attack_bounds.py", "--graphs", "20000"),
 }
 
 

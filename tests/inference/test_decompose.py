@@ -292,3 +292,14 @@ def test_auto_predicts_as_it_trained(tmp_path: Path) -> None:
     for fitted in (again, by_bound):
         for one, two in zip(fitted.predict_marginals(X), model.predict_marginals(X), strict=True):
             np.testing.assert_allclose(one, two, atol=1e-9)
+
+
+def test_an_impossible_instance_has_no_finite_bound() -> None:
+    graph = Topology((2, 2, 2), ((0, 1), (1, 2), (2, 0)))
+    batch = Batch.build([graph, graph])
+    tables = np.zeros(batch.n_table_entries)
+    tables[:4] = -np.inf
+    for eps in (0.0, 1.0):
+        status = Decompose()(batch, Potentials(np.zeros(12), tables), Query.all_outputs(batch), eps, eps).status
+        assert status.lower[0] == status.upper[0] == -np.inf
+        assert np.isfinite(status.lower[1])

@@ -142,6 +142,7 @@ class ChainAnswer:
         lower = np.full(len(mine), np.nan)
         if not self.side:
             lower = product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, belief.mu, mine)
+            lower = np.where(upper == -np.inf, upper, lower)
         return self._report(BOUND, converged, sweeps, residual[mine], lower, upper)
 
     def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
