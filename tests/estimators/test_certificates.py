@@ -18,6 +18,7 @@ import mssvm as ms
 from mssvm.cli import main
 from mssvm.cli.fit import _against_majority
 from mssvm.estimators import plan, training
+from mssvm.estimators.outcome import nothing_learned
 from mssvm.optim import BCFW, CCCP, CuttingPlane, Outcome, Subgradient
 from optim_problems import Toy
 
@@ -100,6 +101,70 @@ def test_margins_at_zero_are_not_converged_without_a_word(tmp_path: Path, capsys
     assert "The weights ended at zero" in capsys.readouterr().out
 
 
+def sticky(n: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Chains of five labels that mostly stay, in noise where a site's label rarely has half of the probability."""
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for _ in range(n):
+        kept = np.where(rng.random(40) < 0.85, 0, np.arange(40))
+        labels = rng.integers(5, size=40)[np.maximum.accumulate(kept)]
+        X.append(np.eye(5)[labels] + 2.0 * rng.normal(size=(40, 5)))
+        y.append(labels)
+    return X, y
+
+
+def test_margins_that_learn_nothing_on_noisy_chains_say_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There the optimum of the margin is zero; softened margins and likelihoods learn, and are not warned of."""
+    X, y = sticky(60, seed=0)
+    X_new, y_new = sticky(100, seed=1)
+    with pytest.warns(ConvergenceWarning, match="a margin can learn nothing"):
+        margin = ms.MSSVM(ms.Chain(), random_state=0).fit(X, y)
+    assert margin.score(X_new, y_new) < 0.3
+    assert "eps_y > 0" in margin.diagnose() and "HCRF" in margin.diagnose()
+    for softer in (ms.HCRF(ms.Chain()), ms.UnifiedSSVM(ms.Chain(), eps_y=0.5)):
+        assert softer.fit(X, y).score(X_new, y_new) > 0.4
+        assert softer.training_["nothing_learned"] == ""
+    lines = [json.dumps({"x": x.tolist(), "y": labels.tolist()}) for x, labels in zip(X, y, strict=True)]
+    (tmp_path / "noisy.jsonl").write_text("\n".join(lines) + "\n")
+    call = [
+        "compare",
+        str(tmp_path / "noisy.jsonl"),
+        "--methods",
+        "mssvm,hcrf",
+        "--cv",
+        "2",
+        "--hidden",
+        "0",
+        "--no-curves",
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert main(call) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert main([*call, "--json"]) == 0
+    assert "MSSVM, 2 of 2 folds: The weights ended at zero" in told and "eps_y > 0" in told
+    assert "HCRF, " not in told.replace("(CRF, or HCRF", "")
+    assert len(json.loads(capsys.readouterr().out)["warnings"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("at_zero", "margin", "right", "counts", "told"),
+    [
+        (True, True, 0, [3, 2, 2], "ended at zero"),
+        (False, True, 31, [30, 35, 35], "hardly better than the most frequent class"),
+        (False, True, 37, [30, 35, 35], "hardly better than the most frequent class"),
+        (False, True, 38, [30, 35, 35], ""),
+        (False, False, 31, [30, 35, 35], ""),
+        (False, True, 60, [60, 20, 20], ""),
+    ],
+)
+def test_what_counts_as_nothing_learned(at_zero: bool, margin: bool, right: int, counts: list[int], told: str) -> None:
+    sentence = nothing_learned(at_zero, margin, right, sum(counts), counts)
+    assert told in sentence and bool(told) == bool(sentence)
+
+
 def test_labels_predicted_worse_than_by_the_most_frequent_class() -> None:
     X, y = [np.ones((3, 1))] * 10, [["a", "a", "b"]] * 10
     opposite = -5.0 * ms.CRF(ms.Chain()).fit(X, y).coef_
@@ -172,6 +237,6 @@ def test_models_of_earlier_versions_have_a_diagnosis() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = ms.SSVM(ms.Chain(), random_state=0).fit(X, y)
-    for name in ("at_zero", "sites_right"):
+    for name in ("nothing_learned", "at_zero", "sites_right"):
         del model.training_[name]
     assert "ended at zero" not in model.diagnose()

@@ -92,6 +92,8 @@ def compare(
         return parts
     console = Console()
     console.print(of_report(result_table(comparison), without=ON_PAGE_ONLY))
+    for sentence in comparison.warnings():
+        console.print(shown(sentence))
     if html is not None:
         console.print(shown(f"Page: {html}"))
     return parts
@@ -101,6 +103,7 @@ def _fields(comparison: Comparison) -> dict[str, Any]:
     first = comparison.methods[0]
     return {
         "folds": comparison.n_folds,
+        "warnings": comparison.warnings(),
         "methods": {
             name: {
                 "accuracy": Estimate.of(comparison.accuracies(name)).as_json(),

@@ -321,7 +321,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         self.status_ = self.training_["status"]
         if solution.outcome.unfinished:
             warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=4)
-        elif self.training_.get("worse") or self.training_.get("at_zero"):
+        elif self.training_.get("worse") or self.training_.get("nothing_learned"):
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=4)
 
     def _data(

@@ -17,7 +17,7 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     """One line per topic."""
     lines = [
         f"{ENDED[summary['outcome']]} {summary['message']}",
-        AT_ZERO if summary.get("at_zero", False) else "",
+        summary.get("nothing_learned", AT_ZERO if summary.get("at_zero", False) else ""),
         _predicted(summary),
         _gap(summary),
         _inference(summary),

@@ -27,11 +27,32 @@ ENDED = {
 }
 BOUNDED = "decomposition bound"  # as inference names it
 SLACK = 0.02  # share of the labelled sites by which links may be worse than none without a word
-AT_ZERO = (
-    "The weights ended at zero, or no better than there, and predictions ignore the features. That can be the optimum: "
-    "a margin is inconsistent where no label has more than half of the probability. Use a likelihood (CRF, or HCRF "
-    "with hidden variables) or eps_y > 0; with hidden variables also another start (init='hcrf' or 'random', n_init)."
+REMEDY = (
+    "use a likelihood (CRF, or HCRF with hidden variables) or soften the margin (UnifiedSSVM with eps_y > 0, such as "
+    "0.5), and with hidden variables also try another start (init='hcrf', n_init)."
 )
+AT_ZERO = (
+    "The weights ended at zero, or no better than there: a margin can learn nothing where no label has more than half "
+    f"of the probability; {REMEDY}"
+)
+LEARNED_NOTHING = (
+    "The margin predicts its training labels hardly better than the most frequent class, which has less than half of "
+    f"them: a margin can learn nothing where no label has more than half of the probability; {REMEDY}"
+)
+
+
+def nothing_learned(at_zero: bool, margin: bool, right: int, labelled: int, class_counts: Sequence[int]) -> str:
+    """A sentence about a ``margin`` that learned nothing, and what to do; "" for others.
+
+    It ended ``at_zero``, or predicts at most ``SLACK`` of the labelled sites more than the most frequent class does,
+    where that class has less than half of them. (A margin may well predict one class that has most of the labels.)
+    """
+    if at_zero:
+        return AT_ZERO
+    most = max(class_counts, default=0)
+    if margin and 2 * most < labelled and right <= most + SLACK * labelled:
+        return LEARNED_NOTHING
+    return ""
 
 
 def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[int]) -> str:
@@ -66,19 +87,19 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         methods.update(block.methods)
     kind = "exact" if exact else "approximate"
     names = ", ".join(sorted(methods)) or "none"
+    census = training.data.census
     at_zero = training.no_better_than_zero(chosen)
-    status = f"{ENDED[chosen.outcome.value]} Inference was {kind} ({names})."
-    if at_zero:
-        status += f" {AT_ZERO}"
+    nothing = nothing_learned(at_zero, training.is_margin, right, census.sites_labelled, census.class_counts)
     alone = sum(block.right_alone for block in blocks)
-    worse = below_simple(right, alone, training.data.census.sites_labelled, training.data.census.class_counts)
-    if worse:
-        status += f" {worse}"
+    worse = below_simple(right, alone, census.sites_labelled, census.class_counts)
+    sentences = [ENDED[chosen.outcome.value], f"Inference was {kind} ({names}).", nothing, worse]
+    status = " ".join(sentence for sentence in sentences if sentence)
     return {
         "objective": float(chosen.objective),
         "outcome": chosen.outcome.value,
         "status": status,
         "at_zero": at_zero,
+        "nothing_learned": nothing,
         "sites_right": right,
         "sites_right_alone": alone,
         "worse": worse,
@@ -93,7 +114,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "seconds": float(last.seconds) if last else 0.0,
         "instances": training.data.n_instances,
         "instances_labelled": int(training.problem.n_instances),
-        **training.data.census._asdict(),
+        **census._asdict(),
         "methods": dict(sorted(methods.items())),
         "exact": exact,
         "converged_share": converged / answers,

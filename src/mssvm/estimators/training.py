@@ -215,10 +215,15 @@ class Training:
         sample = getattr(self.data, "sample", None)
         return ask is not None and sample is not None and bool(ask(sample.batch))
 
+    @property
+    def is_margin(self) -> bool:
+        """Whether outputs are maximised against a loss, in one objective."""
+        objective = self.plan.objective
+        return self.plan.strategy is None and objective.eps_y == 0.0 and not isinstance(objective.loss, Zero)
+
     def no_better_than_zero(self, chosen: Solution) -> bool:
         """Whether a margin ended where weights of zero are as good, up to a share of ``NEARLY``."""
-        objective = self.plan.objective
-        if self.plan.strategy is not None or objective.eps_y > 0.0 or isinstance(objective.loss, Zero):
+        if not self.is_margin:
             return False
         zero = np.zeros_like(chosen.w)
         if np.array_equal(chosen.w, zero):

@@ -34,6 +34,7 @@ class FoldScore:
     seconds: float
     objectives: Floats
     status: str
+    nothing_learned: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,15 @@ class Comparison:
 
     def accuracies(self, method: str, share: float = 1.0) -> Floats:
         return np.array([t.scores.accuracy for t in self.of(method, share)])
+
+    def warnings(self) -> list[str]:
+        """A sentence for every method whose margin learned nothing in some folds, and what to do."""
+        out = []
+        for method in self.methods:
+            told = [t.nothing_learned for t in self.of(method) if t.nothing_learned]
+            if told:
+                out.append(f"{method}, {len(told)} of {self.n_folds} folds: {told[0]}")
+        return out
 
 
 def compare(
@@ -91,7 +101,8 @@ def compare(
                 predicted = _states(model, data.select(outside), space)
                 scores = evaluate(space, truth.select(outside), predicted)
                 objectives = np.array(model.history_["objective"])
-                trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, model.status_))
+                told = (model.status_, model.training_.get("nothing_learned", ""))
+                trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, *told))
                 if share == 1.0:
                     states[name][sites] = predicted
                     if estimator is first:

@@ -50,8 +50,9 @@ def result_table(comparison: Comparison) -> Table:
 
 def sections(comparison: Comparison, data: Dataset) -> list[Section]:
     """The sections of the page."""
+    warned = [Text(sentence) for sentence in comparison.warnings()]
     out = [
-        Section("result", "Result", [result_table(comparison), *_statuses(comparison)]),
+        Section("result", "Result", [*warned, result_table(comparison), *_statuses(comparison)]),
         *_curves(comparison),
         Section("classes", "Classes", [_bars(comparison)]),
     ]
