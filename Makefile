@@ -65,6 +65,7 @@ SANITIZED := build/sanitized
 NATIVE_TESTS := tests/engines/test_native_library.py tests/conformance tests/engines/test_forests_native.py \
   tests/engines/test_elimination_native.py tests/inference/test_propagate_kernels.py tests/data/test_features.py \
   tests/core/test_orders.py tests/engines/test_elimination.py tests/inference/test_bounds.py tests/uai/test_support.py \
+  tests/inference/test_segments.py \
   tests/uai/test_conditional.py tests/uai/test_proof.py
 # One in so many cases of the conformance table, not those of the reference engine; EVERY=1 runs them all.
 EVERY := 3

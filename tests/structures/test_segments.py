@@ -199,7 +199,11 @@ def test_answers():
         assert (2, 5, "b") in [s[:3] for s in segments]
         assert next(s.probability for s in segments if s[:3] == (2, 5, "b")) == pytest.approx(1.0)
     assert clf.predict(X, allowed=[["a"] + [None] * 13 for _ in X])[0][0] == "a"
-    assert [len(h) for h in clf.predict_hidden(X)] == [14] * 30
+    hidden = clf.predict_hidden(X)
+    assert [len(h) for h in hidden] == [14] * 30
+    assert set(np.concatenate(hidden)) <= {0, 1}
+    for states, segments in zip(hidden, clf.predict_segments(X, decode="map"), strict=True):
+        assert all(len(set(states[s.start : s.stop])) == 1 for s in segments)  # constant in a segment
     gap = clf.decision_gap(X, spans)
     assert (gap >= 0).all() and gap.max() > 0
 

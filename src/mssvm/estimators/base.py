@@ -579,7 +579,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
         [2, 3]
         """
         request = self._request(X, _known_labels(hidden_sites, given, allowed, hidden))
-        return request.encoded.hidden.split(request.states(request.map(), request.encoded.hidden))
+        states = request.states(request.map(), request.encoded.hidden)
+        return request.encoded.hidden.split(self.structure_.hidden_states(states))
 
     def predict_topk(
         self,

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from mssvm.core import checks
-from mssvm.core.arrays import Bools
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.features import FeatureRows, FeatureSchema
@@ -141,6 +141,10 @@ class Structure(BaseEstimator):
     def encode_labels(self, y: Any, shapes: Shapes, what: str, encoder: Encoder) -> Labels:
         """Labels as masks over the classes."""
         return encoder.vocabulary.encode(y, shapes, what)
+
+    def hidden_states(self, states: Ints) -> Ints:
+        """Hidden states as the user counts them, from the states of the hidden variables."""
+        return states
 
     def instances(self, X: Any) -> Sequence[Any]:
         """X as a sequence of instances."""

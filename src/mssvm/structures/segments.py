@@ -241,6 +241,9 @@ class Segments(Structure):
             return mask
         return label_mask(self.repeat, vocabulary, "repeat")
 
+    def hidden_states(self, states: Ints) -> Ints:
+        return states % max(int(self.hidden), 1)  # those of the variables are pairs of label and hidden state
+
     # ------------------------------------------------------------------------------------- weights
 
     def segment_layout(self, schema: Schema, vocabulary: LabelVocabulary) -> SegmentLayout:

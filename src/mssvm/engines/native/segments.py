@@ -77,6 +77,8 @@ class SegmentPlan:
     def groups(self) -> list[Ints]:
         """Instances in order, in groups that run in one call."""
         cost = self.sites.astype(np.float64) * self.layout.longest * self.layout.labels
+        if self.layout.hidden or self.layout.wide:  # cells may be rows of exponentials
+            cost *= 16 * max(self.layout.hidden, 1)
         group = (np.cumsum(cost) // OPERATIONS_AT_ONCE).astype(np.int64)
         instances = np.flatnonzero(self.sites > 0)
         return [part for part in np.split(instances, np.flatnonzero(np.diff(group[instances])) + 1) if len(part)]

@@ -38,8 +38,9 @@ void check(const SegmentsCall &c) {
         }
         require(c.span_ptr[b] >= 0 && c.span_ptr[b] <= c.span_ptr[b + 1] && c.span_ptr[b + 1] <= spans,
                 "spans are out of order.");
-        if (c.draws) require(c.drawn_at.size == n && c.drawn_at[b] >= 0 && c.drawn_at[b] + c.draws * T <= c.drawn.size,
-                             "there is no room for samples.");
+        if (c.draws)
+            require(c.drawn_at.size == n && c.drawn_at[b] >= 0 && c.drawn_at[b] + c.draws * T <= c.drawn.size,
+                    "there is no room for samples.");
     }
 }
 

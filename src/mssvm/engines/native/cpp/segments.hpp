@@ -86,8 +86,7 @@ inline double dot(const double *x, const double *y, int64_t n) {
     Vec sum[4] = {};
     int64_t i = 0;
     for (; i + 4 * L <= n; i += 4 * L)
-        for (int j = 0; j < 4; ++j)
-            sum[j] += *(const Unaligned *)(x + i + j * L) * *(const Unaligned *)(y + i + j * L);
+        for (int j = 0; j < 4; ++j) sum[j] += *(const Unaligned *)(x + i + j * L) * *(const Unaligned *)(y + i + j * L);
     for (; i + L <= n; i += L) sum[0] += *(const Unaligned *)(x + i) * *(const Unaligned *)(y + i);
     double out = across_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
     for (; i < n; ++i) out += x[i] * y[i];
@@ -206,8 +205,7 @@ private:
         if (eps_ > 0.0) {
             scaled_dur_.resize(C_ * K_);
             for (int64_t c = 0; c < C_; ++c)
-                for (int64_t i = 0; i < K_; ++i)
-                    scaled_dur_[c * K_ + i] = exp((dur_[c * K_ + i] - top_[c]) / eps_);
+                for (int64_t i = 0; i < K_; ++i) scaled_dur_[c * K_ + i] = exp((dur_[c * K_ + i] - top_[c]) / eps_);
         }
         load_masks();
         span_ = call_.span_ptr[instance];
@@ -316,8 +314,7 @@ private:
             }
             if (b < T_) enter_all(b);
         }
-        value_ = power_sum<double>(
-            int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
+        value_ = power_sum<double>(int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
     }
 
     // A is stored where the marginals of sites (or of their kinds) will be: the way back reads a row of it for the last
@@ -345,15 +342,9 @@ private:
             if (weights) weights[0] = 1.0;
             return P_[c] + A(b)[c];
         }
-        double own[64];
-        std::vector<double> more;
-        double *w = weights ? weights : own;
-        if (!weights && H_ > 64) {
-            more.resize(H_);
-            w = more.data();
-        }
-        return power_sum<double>(
-            int(H_), eps_, [&](int h) { return P_[c * H_ + h] + A(b)[c * H_ + h]; }, w);
+        spare_.resize(H_);
+        double *to = weights ? weights : spare_.data();
+        return power_sum<double>(int(H_), eps_, [&](int h) { return P_[c * H_ + h] + A(b)[c * H_ + h]; }, to);
     }
 
     // P of position b.
@@ -403,8 +394,7 @@ private:
             into_[c] = into_[c] > TRUSTED ? top + trans_top_[c] + eps_ * log(into_[c]) : log_transition(c);
     }
     double log_transition(int64_t c) {
-        return power_sum<double>(
-            int(C_), eps_, [&](int p) { return alpha_[p] + trans_[p * C_ + c]; }, weights_.data());
+        return power_sum<double>(int(C_), eps_, [&](int p) { return alpha_[p] + trans_[p * C_ + c]; }, weights_.data());
     }
 
     void enter_all(int64_t b) {
@@ -545,11 +535,11 @@ private:
             for (int64_t h = 0; h < H_; ++h) {
                 now[h] = score[h];
                 if (d > 1)
-                    now[h] += power_sum<double>(
-                        int(H_), eps_h_, [&](int g) { return move[h * H_ + g] + later[g]; }, weights);
+                    now[h] +=
+                        power_sum<double>(int(H_), eps_h_, [&](int g) { return move[h * H_ + g] + later[g]; }, weights);
             }
-            row_[n - d] = power_sum<double>(
-                int(H_), eps_h_, [&](int h) { return attach_[c * H_ + h] + now[h]; }, weights);
+            row_[n - d] =
+                power_sum<double>(int(H_), eps_h_, [&](int h) { return attach_[c * H_ + h] + now[h]; }, weights);
         }
     }
 
@@ -627,8 +617,7 @@ private:
         std::vector<double> galpha(C_), covered(split ? M_ : kinds, 0.0), gE(C_), share(H_);
         recalled_ = -1;
         recall_alpha(T_);
-        power_sum<double>(
-            int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, galpha.data());
+        power_sum<double>(int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, galpha.data());
         for (int64_t c = 0; c < C_; ++c) mu[end_at_ + c] += galpha[c];
         int64_t span = span_end_;
         for (int64_t b = T_; b >= 1; --b) {
@@ -855,8 +844,7 @@ private:
             const double *now = phi_.data() + (d - 1) * H_;
             double p = weights_[n - d];
             if (p > 0.0) {
-                power_sum<double>(
-                    int(H_), eps_h_, [&](int h) { return attach_[c * H_ + h] + now[h]; }, w);
+                power_sum<double>(int(H_), eps_h_, [&](int h) { return attach_[c * H_ + h] + now[h]; }, w);
                 for (int64_t h = 0; h < H_; ++h) {
                     gphi[h] += p * w[h];
                     mu_attach_[c * H_ + h] += p * w[h];
@@ -868,8 +856,7 @@ private:
                 mu_[hidden_at_ + (b - d) * M_ + c * H_ + h] += gphi[h];
                 if (d == 1) continue;
                 const double *later = now - H_;
-                power_sum<double>(
-                    int(H_), eps_h_, [&](int j) { return move[h * H_ + j] + later[j]; }, w);
+                power_sum<double>(int(H_), eps_h_, [&](int j) { return move[h * H_ + j] + later[j]; }, w);
                 for (int64_t j = 0; j < H_; ++j) {
                     next[j] += gphi[h] * w[j];
                     mu_moves_[(c * H_ + h) * H_ + j] += gphi[h] * w[j];
@@ -899,8 +886,7 @@ private:
         int64_t *to = call_.drawn.data + call_.drawn_at[instance] + number * T_;
         recalled_ = -1;
         recall_alpha(T_);
-        power_sum<double>(
-            int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
+        power_sum<double>(int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
         int64_t b = T_;
         int64_t c = choose(weights_.data(), C_, uniform());
         while (b > 0) {
@@ -911,9 +897,8 @@ private:
             else {
                 int64_t h = 0;
                 if (H_ > 1) {
-                    std::vector<double> share(H_);
-                    over_hidden(b, c, share.data());
-                    h = choose(share.data(), H_, uniform());
+                    over_hidden(b, c, nullptr);
+                    h = choose(spare_.data(), H_, uniform());
                 }
                 span_row(b, c * H_ + h, n, span);
             }
@@ -942,7 +927,8 @@ private:
     std::vector<double> dur_, top_, scaled_dur_, scaled_trans_, trans_top_, from_, into_, start_;
     double *A_ = nullptr;
     int64_t stride_ = 0;
-    std::vector<double> own_A_, G_, Q_, P_, checkpoints_, prefix_, alpha_, weights_, row_, zeros_, phi_, shares_, gdur_, ref_;
+    std::vector<double> spare_, own_A_, G_, Q_, P_, checkpoints_, prefix_, alpha_, weights_, row_, zeros_, phi_,
+        shares_, gdur_, ref_;
     std::vector<int64_t> longest_;
     std::vector<int32_t> limit_;
     Window window_, back_;
