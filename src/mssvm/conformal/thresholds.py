@@ -27,8 +27,8 @@ UNITS = ("item", "instance")
 
 @dataclass(frozen=True)
 class Coverage:
-    """How sets did on labelled data: the share of ``n_items`` true labels (or spans) that they contain, the mean over
-    instances of that share, and the mean number of members of a set.
+    """How sets did on labelled data: ``by_item`` is the share of ``n_items`` true labels (or spans) that they contain,
+    ``by_instance`` the mean over instances of that share, and ``mean_size`` the mean number of members of a set.
 
     >>> sets = ms.conformal.LabelSets(clf, coverage=0.5, unit="instance").calibrate(X, y)
     >>> sets.evaluate(X, y).by_item
