@@ -22,7 +22,7 @@ def reproduce(
         list[str] | None, typer.Argument(help=f"Some of {', '.join(EXPERIMENTS)}; all by default.")
     ] = None,
     trials: Annotated[int | None, typer.Option(min=2, help="Trials of every experiment; else the protocol's.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few trials of small problems, in minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few trials: 25 minutes of processor time.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     out: Annotated[Path, typer.Option(help="Where trials, results.json and report.html go.")] = Path("reproduction"),
     resume: Annotated[
