@@ -186,10 +186,11 @@ def test_a_claim_has_direction_size_and_readings():
     good = differences(1.0, 1.1, 0.9, 1.0, 1.2, label="a")
     bad = differences(-3.0, -3.1, -2.9, -3.0, -3.1, label="b")
     (found,) = claim(TINY, "1a", "x", "Table 9", {"A": [good], "B": [bad], "C": []}, paper=2.0)
-    assert (found.verdict, found.place) == ("opposite", "Table 9") and found.paper == "+2.00 (smaller)"
+    assert (found.verdict, found.place) == ("by reading", "Table 9") and found.paper == "+2.00"
     assert [k for k, _ in found.groups] == ["A, pooled", "B, pooled"]
     assert [k for k, _ in found.evidence] == ["A: a", "B: b"] and found.cells == "1 as claimed, 1 opposite"
-    assert claim(TINY, "1", "x", "", {"A": [good]}, 1.0)[0].paper == "+1.00 (of the paper's size)"
+    assert found.effect.startswith("A +1.04 [") and "; B -3.02 [" in found.effect
+    assert claim(TINY, "1", "x", "", {"A": [good]}, 1.0)[0].verdict == "as claimed"
     assert claim(TINY, "1", "x", "", {"A": []}) == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
-from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool, size
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool
 from mssvm.experiments.trials import Function, Trial, cross
 from mssvm.report import Claim, Section, Series
 
@@ -150,10 +150,10 @@ def comparisons(cells: Mapping[str, Iterable[Params]], of: Callable[[Params], li
 def claim(
     protocol: Protocol, number: str, text: str, place: str, by_reading: Comparisons, paper: float | None = None
 ) -> list[Claim]:
-    """Judge a claim by its differences pooled over all readings, then by reading, then each by itself with Holm's
-    correction.
+    """Judge a claim reading by reading, its differences pooled over solvers and settings, then each by itself with
+    Holm's correction. Readings exclude each other, so nothing is pooled over them.
 
-    ``paper`` is the paper's own figure for the pooled difference. Without any comparison the list is empty.
+    ``paper`` is the paper's own figure for the difference. Without any comparison the list is empty.
     """
     named = [(reading, one) for reading, differences in by_reading.items() for one in differences]
     everything = [one for _, one in named]
@@ -161,14 +161,16 @@ def claim(
         return []
     level = protocol.confidence
     minimum = protocol.minimum_trials
-    pooled = pool(everything, level)
     verdicts = judge_each(everything, level, minimum)
     cells = ", ".join(f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts)
-    groups = [(f"{reading}, pooled", pool(d, level).interval()) for reading, d in by_reading.items() if d]
+    by_itself = {reading: pool(d, level) for reading, d in by_reading.items() if d}
+    groups = [(f"{reading}, pooled", estimate.interval()) for reading, estimate in by_itself.items()]
     evidence = [
         (f"{reading}: {d.label}", f"{pool([d], level).interval()} {verdict}")
         for (reading, d), verdict in zip(named, verdicts, strict=True)
     ]
-    direction = judge(pooled, minimum)
-    compared = "" if paper is None else f"{paper:+.2f} ({size(pooled, paper)})"
-    return [Claim(number, text, place, direction, pooled.interval(), compared, cells, groups, evidence)]
+    directions = {judge(estimate, minimum) for estimate in by_itself.values()}
+    direction = directions.pop() if len(directions) == 1 else Verdict.DEPENDS
+    effect = "; ".join(f"{reading} {estimate.interval()}" for reading, estimate in by_itself.items())
+    compared = "" if paper is None else f"{paper:+.2f}"
+    return [Claim(number, text, place, direction, effect, compared, cells, groups, evidence)]

@@ -62,6 +62,7 @@ class Verdict(StrEnum):
     CLAIMED = "as claimed"
     UNDECIDED = "undecided"
     OPPOSITE = "opposite"
+    DEPENDS = "by reading"
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,3 @@ def _p_value(estimate: Estimate) -> float:
     if estimate.se == 0:
         return float(estimate.mean == 0)
     return float(2 * student.sf(abs(estimate.mean) / estimate.se, estimate.n - 1))
-
-
-def size(pooled: Estimate, paper: float) -> str:
-    """The size of the effect relative to the paper's, in words."""
-    if pooled.low <= paper <= pooled.high:
-        return "of the paper's size"
-    return "smaller" if pooled.mean < paper else "larger"

@@ -39,7 +39,7 @@ class Figure:
 class Claim:
     """A claim of the paper and its verdict.
 
-    ``place`` is where the paper makes it, ``verdict`` the direction found, ``effect`` the pooled difference and
+    ``place`` is where the paper makes it, ``verdict`` the direction found, ``effect`` the difference by reading and
     ``paper`` the paper's; ``cells`` counts the verdicts of single comparisons, ``groups`` pools them by reading, and
     ``evidence`` lists them.
     """

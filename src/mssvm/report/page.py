@@ -8,9 +8,17 @@ from importlib.resources import files
 
 from mssvm.report.model import Claim, Figure, Section, Table, Text
 
-MARKS = {"as claimed": "✓", "undecided": "○", "opposite": "✗"}
+MARKS = {"as claimed": "✓", "undecided": "○", "opposite": "✗", "by reading": "◐"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-HEADER = ("", "claim", "direction", "effect", "paper", "each by itself")
+HEADER = (
+    "",
+    "claim",
+    "direction",
+    "effect by reading (points, unless the claim says otherwise)",
+    "paper",
+    "cells decided",
+)
+SUMMARY = "summary"  # the section that stands before the claims
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -19,9 +27,10 @@ def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequ
     style = files("mssvm.report").joinpath("page.css").read_text("utf-8")
     claims = sorted((claim for section in sections for claim in section.claims), key=_claim_order)
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
+    body += [_section(s) for s in sections if s.name == SUMMARY]
     if claims:
         body.append(_summary(claims))
-    body += [_section(s) for s in sections]
+    body += [_section(s) for s in sections if s.name != SUMMARY]
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts)
     body.append(f'<section id="settings"><h2>Settings</h2><div class="wide"><table>{rows}</table></div></section>')
     return (
@@ -45,7 +54,8 @@ def _contents(sections: Sequence[Section]) -> str:
 def _summary(claims: Sequence[Claim]) -> str:
     rows = "".join(
         f"<tr><td>{escape(c.number)}</td><td>{escape(c.text)} <small>{escape(c.place)}</small></td>"
-        f"<td>{_verdict(c.verdict)}</td><td>{_figures(c.effect)}</td><td>{_figures(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
+        f"<td>{_verdict(c.verdict)}</td><td>{_lines(c.effect)}</td>"
+        f"<td>{_figures(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
         for c in claims
     )
     head = "".join(f"<th>{name}</th>" for name in HEADER)
@@ -89,11 +99,16 @@ def _figures(text: str) -> str:
     return escape(text).replace(" ± ", "\u00a0±\u00a0").replace(", ", ",\u00a0")
 
 
+def _lines(text: str) -> str:
+    """Escaped figures, those of each reading on a line."""
+    return _figures(text).replace("; ", "<br>")
+
+
 def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
     drawings = "".join(f"<div>{d}</div>" for d in figure.drawings)
     row = f'<div class="row" style="--n:{figure.columns}">{drawings}</div>'
-    return f"<figure>{row}<figcaption>{escape(figure.caption)}</figcaption>{note}</figure>"
+    return f"<figure><figcaption>{escape(figure.caption)}</figcaption>{row}{note}</figure>"
 
 
 def _claim(claim: Claim) -> str:
