@@ -118,7 +118,7 @@ def draw(found: list[Place], level: float, out: Path) -> None:
     noises = sorted({p.noise for p in chosen})
     figure = plt.figure(figsize=(13, 8.2), layout="constrained")
     figure.suptitle(
-        "Margins learn nothing where no label has more than half of the probability", fontsize=17, weight="bold"
+        "Margins learn little where no label has more than half of the probability", fontsize=17, weight="bold"
     )
     grid = figure.add_gridspec(2, len(missing), height_ratios=(1, 1.15))
     for column, rate in enumerate(missing):
