@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal
@@ -90,12 +90,31 @@ class FeatureSchema:
         n = rows.matrix.shape[1]
         if n != self.n_features:
             raise InputError(f"{self.what} has {n} features per site, but the model learned from {self.n_features}.")
-        return self._as_learned(rows)
+        return self.as_learned(rows)
 
     @property
     def names(self) -> tuple[str, ...]:
         """A name for every column."""
         return self.vocabulary or tuple(f"x{j}" for j in range(self.n_features))
+
+    @property
+    def hashed(self) -> bool:
+        """Whether columns are hashes of names."""
+        return self.kind == "named" and not self.vocabulary and self.n_features > 1
+
+    def joined(self, later: FeatureSchema) -> FeatureSchema:
+        """These columns followed by those of ``later`` with names that are not among them; columns without names must
+        be as many as before."""
+        if "named" in (self.kind, later.kind) and self.kind != later.kind:
+            learned_from = KIND_TITLES[self.kind]
+            raise InputError(f"{self.what} holds {KIND_TITLES[later.kind]}, but the model learned from {learned_from}.")
+        if self.kind == "named" or self.vocabulary or later.vocabulary:
+            names = tuple(dict.fromkeys((*self.vocabulary, *later.vocabulary)))
+            return replace(self, n_features=max(len(names), 1), vocabulary=names)
+        if self.n_features != later.n_features:
+            n = later.n_features
+            raise InputError(f"{self.what} has {n} features per site, but the model learned from {self.n_features}.")
+        return self
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "vocabulary": list(self.vocabulary)}
@@ -114,7 +133,8 @@ class FeatureSchema:
             return Columns(Hashed(self.n_features))
         return Columns(Known((name, j) for j, name in enumerate(self.vocabulary)))
 
-    def _as_learned(self, rows: FeatureRows) -> FeatureRows:
+    def as_learned(self, rows: FeatureRows) -> FeatureRows:
+        """Rows of numbers as a dense or a sparse matrix, as the first data were."""
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
             return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):

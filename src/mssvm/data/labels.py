@@ -157,6 +157,15 @@ class LabelVocabulary:
         _refuse_negative(new, y, depth)
         return LabelVocabulary((*self.classes, *new), self.missing_label)
 
+    def followed_by(self, labels: Sequence[Hashable], missing_label: Hashable) -> LabelVocabulary:
+        """These classes followed by further ones of the same kind."""
+        if labels and kind_of(labels) != kind_of(self.classes[:1]):
+            raise InputError(
+                f"y holds {shown(labels[0])}, a label of another kind than the learned classes {self.shown}; "
+                "labels are of one kind."
+            )
+        return LabelVocabulary((*self.classes, *labels), missing_label)
+
     @cached_property
     def array(self) -> AnyArray:
         """The classes as an array: of their own type where they share one, of objects otherwise."""

@@ -43,7 +43,7 @@ from mssvm.estimators.prediction_status import PredictionStatus
 from mssvm.estimators.segmenting import SegmentAnswers
 from mssvm.estimators.suggestion import Pool, Suggestion, feature_lengths
 from mssvm.estimators.training import Training
-from mssvm.estimators.training_data import TrainingData
+from mssvm.estimators.training_data import Earlier, TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Objective
@@ -274,19 +274,90 @@ class StructuredEstimator(SegmentAnswers, Plots):
         with one_sentence_for_memory():
             return self._fit(X, y, sample_weight, allowed, hooks)
 
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        allowed: Any = None,
+        *,
+        callback: Callback | None = None,
+        validation: HeldOut | Validation | tuple[Any, Any] | None = None,
+        checkpoint: Checkpoint | str | Path | None = None,
+        time_limit: float | None = None,
+    ) -> Self:
+        """Go on learning from further instances, without the earlier ones.
+
+        Minimises 1/2 |w - w_last|^2 + C sum_i weight_i U_i(w) over the instances given: the last weights take the place
+        of zero in the regulariser. Labels and named features that appear for the first time get weights, which start
+        at zero. The first call is ``fit``. Where the earlier data are still there, ``fit`` on all of them with
+        ``warm_start=True`` is better: it minimises the objective of all data and takes little longer
+        (docs/continue.md).
+
+        Parameters
+        ----------
+        X, y, sample_weight, allowed, callback, validation, checkpoint, time_limit : see ``fit``
+
+        >>> clf = ms.CRF(ms.Chain()).partial_fit(X[:1], y[:1])
+        >>> clf.partial_fit(X, y).score(X, y)
+        1.0
+        """
+        if not hasattr(self, "coef_"):
+            return self.fit(
+                X,
+                y,
+                sample_weight,
+                allowed,
+                callback=callback,
+                validation=validation,
+                checkpoint=checkpoint,
+                time_limit=time_limit,
+            )
+        if self.annotators is not None:
+            raise UnsupportedError("partial_fit does not learn about annotators; fit all votes again.")
+        if self.l1_ratio:
+            raise UnsupportedError(
+                "partial_fit stays near the last weights by squares, which an L1 penalty does not have; "
+                "use l1_ratio=0, or fit all data again with warm_start=True."
+            )
+        if length_hint(y, 1) == 0:
+            raise InputError(f"y is empty; {type(self).__name__} needs at least one instance with a label.")
+        hooks = FitHooks(self._validated_by(), callback, validation, checkpoint, time_limit)
+        with one_sentence_for_memory():
+            earlier = Earlier(self.encoder_, self.coef_)
+            return self._train(X, y, sample_weight, allowed, hooks, earlier, anchored=True)
+
     def _fit(self, X: Any, y: Any, sample_weight: Any, allowed: Any, hooks: FitHooks) -> Self:
         """Learn from labels; the data are known to be no votes."""
-        earlier_encoder = None
-        earlier_coef = None
+        earlier = None
         if self.warm_start and hasattr(self, "coef_"):
-            earlier_encoder = self.encoder_
-            earlier_coef = self.coef_
+            earlier = Earlier(self.encoder_, self.coef_)
+        return self._train(X, y, sample_weight, allowed, hooks, earlier)
+
+    def _train(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        allowed: Any,
+        hooks: FitHooks,
+        earlier: Earlier | None,
+        anchored: bool = False,
+    ) -> Self:
+        """Learn from labels, from the start or from an earlier training; ``anchored``: near its weights."""
         X = as_arrays(X)
         y = as_arrays(y)
+        if earlier is not None and not isinstance(X, ShardedDataset):
+            check_names(X, getattr(self, "feature_names_in_", None))
         names = names_of(X)
-        data = self._data(X, y, sample_weight, allowed, earlier_encoder)
+        data = self._data(X, y, sample_weight, allowed, earlier)
         hooks = replace(hooks, predictor=self._validated_by(data.encoder.vocabulary.classes))
-        self.coef_, solution, self.training_ = Training(data, hooks).run(earlier_coef)
+        start = None
+        center = None
+        if data.moved is not None:
+            start = plan.continued_start(data.moved, data.encoder.weight_masks.hidden, data.plan.rng)
+            center = data.moved.w if anchored else None
+        self.coef_, solution, self.training_ = Training(data, hooks, center=center).run(start)
         self._keep_encoder(data.encoder)
         self._keep_names(names)
         self._keep_outcome(solution)
@@ -325,7 +396,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=4)
 
     def _data(
-        self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
+        self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Earlier | None
     ) -> TrainingData | ShardedTrainingData:
         if not isinstance(X, ShardedDataset):
             return TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)

@@ -70,8 +70,8 @@ n_jobs : int
 random_state : int, RandomState or None
     Seed or generator of random starts and solvers.
 warm_start : bool
-    Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
-    There is no ``partial_fit``: the objective is a sum over all data, so fit all of them, starting from these weights.
+    Start from the weights of the last fit, and at the last temperature of L-BFGS. Classes and named features that are
+    new get weights of their own. ``partial_fit`` goes on without the earlier data.
 annotators : Annotators or None
     With it, y holds the votes of several annotators (``mssvm.annotators.votes`` says how), and true labels are hidden:
     ``fit`` learns what each annotator is like, ``aggregate`` answers from features and votes.

@@ -39,6 +39,7 @@ from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
 from mssvm.optim.solver import PLAIN
 from mssvm.structures import Chain, Encoder, Structure
+from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
@@ -294,6 +295,14 @@ def starts(
             if init == "hcrf":
                 w = hcrf_start(problem, w, regulariser=regulariser)
             yield w
+
+
+def continued_start(moved: MovedWeights, hidden: Bools, rng: np.random.RandomState) -> Floats:
+    """Weights of an earlier training; new ones of hidden variables are small and random, which tells states apart."""
+    new = moved.new & hidden
+    if not new.any():
+        return moved.w
+    return moved.w + random_start(len(new), seed=int(rng.randint(LARGEST_SEED)), hidden=new)
 
 
 def n_starts(init: Any, problem: Problem, hidden: Bools, n_init: int) -> int:

@@ -19,7 +19,7 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
 from mssvm.estimators.prediction import agreement
-from mssvm.estimators.training_data import Census, FittedData, no_hidden
+from mssvm.estimators.training_data import Census, Earlier, FittedData, no_hidden
 from mssvm.inference.base import Inference
 from mssvm.losses import Zero
 from mssvm.objectives.summary import InferenceSummary
@@ -27,7 +27,7 @@ from mssvm.parallel import answers
 from mssvm.parallel.cluster import current
 from mssvm.parallel.problem import ShardedProblem, Surveyed
 from mssvm.parallel.store import agreed
-from mssvm.structures import Encoder
+from mssvm.structures.continued import moved_weights, widened
 
 if TYPE_CHECKING:
     from mssvm.estimators.base import StructuredEstimator
@@ -40,21 +40,23 @@ class ShardedTrainingData(FittedData[ShardedProblem]):
     surveyed: Surveyed
 
     @classmethod
-    def of(cls, plan: TrainingPlan, data: ShardedDataset, earlier: Encoder | None) -> ShardedTrainingData:
-        """Have the shards read, and agree on (or, in a warm start, keep) the vocabularies."""
+    def of(cls, plan: TrainingPlan, data: ShardedDataset, earlier: Earlier | None) -> ShardedTrainingData:
+        """Have the shards read, and agree on the vocabularies (after an earlier training: add to them)."""
         if plan.only_seen:
             raise UnsupportedError("support='seen' looks at all data at once; on a cluster use support='all'.")
         if plan.strategy is not None:
             raise UnsupportedError(f"{plan.name} takes turns over its data on one machine; use MSSVM, LSSVM or HCRF.")
         surveyed = Surveyed.of(current(), data, plan.structure, plan.missing_label)
-        if earlier is None:
-            labels = cls._vocabulary(plan, surveyed)
-            encoder = agreed(surveyed.surveys, surveyed.names, plan.structure, labels, data.hashed)
-        else:
-            encoder = Encoder(plan.structure, earlier.schema, earlier.vocabulary)
+        labels = cls._vocabulary(plan, surveyed)
+        encoder = agreed(surveyed.surveys, surveyed.names, plan.structure, labels, data.hashed)
+        moved = None
+        if earlier is not None:
+            encoder = widened(plan.structure, earlier.encoder, encoder)
+            moved = moved_weights(earlier.w, earlier.encoder, encoder)
         if not plan.may_hide and any(len(encoder.topology(key).hidden) for key in surveyed.kinds):
             raise no_hidden(plan.name)
-        return cls(plan, encoder, surveyed.n_instances, cls._census(surveyed, encoder.vocabulary), surveyed)
+        census = cls._census(surveyed, encoder.vocabulary)
+        return cls(plan, encoder, surveyed.n_instances, census, surveyed, moved=moved)
 
     @staticmethod
     def _vocabulary(plan: TrainingPlan, surveyed: Surveyed) -> LabelVocabulary:

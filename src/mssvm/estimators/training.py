@@ -37,7 +37,8 @@ NEARLY = 1e-3  # of the objective at weights of zero: what counts as no better
 @dataclass(eq=False)
 class Training:
     """One call of ``fit``: the problem, its solver and the hooks. ``taken`` are the weights that training sees, of an
-    array over all weights; ``whole`` is the inverse."""
+    array over all weights; ``whole`` is the inverse. ``center``: the weights, all of them, that the regulariser stays
+    near (None: zero)."""
 
     data: FittedData[Any]
     hooks: FitHooks
@@ -45,6 +46,7 @@ class Training:
     calls: int = 0
     seed: int = 0
     warm: bool = False
+    center: Floats | None = None
 
     def __post_init__(self) -> None:
         data = self.data
@@ -59,6 +61,8 @@ class Training:
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
         self.regulariser = data.regulariser(self.taken)
+        if self.center is not None:
+            self.regulariser = replace(self.regulariser, center=self.taken(self.center))
         self.whole = self.model.fill
         self.validation = None if self.hooks.validation is None else self._validation(self.hooks.validation)
         self._lines: list[TrainingLine] = []
@@ -223,7 +227,7 @@ class Training:
 
     def no_better_than_zero(self, chosen: Solution) -> bool:
         """Whether a margin ended where weights of zero are as good, up to a share of ``NEARLY``."""
-        if not self.is_margin:
+        if not self.is_margin or self.center is not None:
             return False
         zero = np.zeros_like(chosen.w)
         if np.array_equal(chosen.w, zero):
@@ -236,6 +240,8 @@ class Training:
         if not problem.has_atoms:
             return False
         regulariser = self.regulariser
+        if regulariser.center is not None:
+            return False
         size = 8 * BCFW.n_planes * self.problem.plane_size
         penalised = not regulariser.has_absolute and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
         return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit

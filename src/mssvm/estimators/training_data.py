@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,10 +28,18 @@ from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Regulariser
 from mssvm.structures import Encoder, Segments
+from mssvm.structures.continued import MovedWeights, moved_weights, widened_encoder
 from mssvm.structures.encoded import Encoded, to_sample
 
 P = TypeVar("P")
 """The type of a problem: ``TrainingProblem``, or ``ShardedProblem`` on a cluster."""
+
+
+class Earlier(NamedTuple):
+    """What an earlier training learned: its encoder and its weights."""
+
+    encoder: Encoder
+    w: Floats
 
 
 class Census(NamedTuple):
@@ -45,12 +53,14 @@ class Census(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedData(ABC, Generic[P]):
-    """Training data with the labels and features learned from them, in memory or on a cluster."""
+    """Training data with the labels and features learned from them, in memory or on a cluster; ``moved`` are the
+    weights of an earlier training, by their names (None: there was none)."""
 
     plan: TrainingPlan
     encoder: Encoder
     n_instances: int
     census: Census
+    moved: MovedWeights | None = field(default=None, kw_only=True)
 
     @property
     def where(self) -> Callable[[], str] | None:
@@ -90,20 +100,21 @@ class TrainingData(FittedData[TrainingProblem]):
 
     @classmethod
     def of(
-        cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
+        cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Earlier | None
     ) -> TrainingData:
-        """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
+        """Learn the vocabularies of X and y (after an earlier training: add to them), and lay the data out."""
         if y is None:
             raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
         structure = plan.structure
         if earlier is None:
+            moved = None
             labels = structure.learn_labels(y, plan.classes, plan.missing_label)
             encoder, parsed = Encoder.learn(structure, X, labels, y)
-            encoded = encoder.encode_parsed(parsed)
         else:
-            labels = earlier.vocabulary
-            encoder = Encoder(structure, earlier.schema, labels)
-            encoded = encoder.encode(X)
+            encoder, parsed = widened_encoder(structure, earlier.encoder, X, y, plan.classes, plan.missing_label)
+            moved = moved_weights(earlier.w, earlier.encoder, encoder)
+            labels = encoder.vocabulary
+        encoded = encoder.encode_parsed(parsed)
         plan = _on_segments(plan, encoder, encoded)
         observed = encoder.encode_labels(y, encoded.labels.shapes)
         permitted = None if allowed is None else encoder.encode_labels(allowed, encoded.labels.shapes, "allowed")
@@ -121,11 +132,11 @@ class TrainingData(FittedData[TrainingProblem]):
         n_labelled = int(observed.observed.sum())
         counts = observed.mask[observed.single].sum(axis=0).tolist()
         census = Census(len(observed.observed), n_labelled, n_labelled - int(observed.single.sum()), counts)
-        return cls(plan, encoder, len(encoded.batch), census, encoded, observed, sample)
+        return cls(plan, encoder, len(encoded.batch), census, encoded, observed, sample, moved=moved)
 
     def seen(self) -> Bools:
         """False on the weights of sparse features of sites for labels that no site with the feature has; fixed weights
-        are True."""
+        are True, and so are those that an earlier training learned."""
         batch = self.encoded.batch
         labels = self.observed
         has_label = mask_from_indices(self.encoded.labels.vars, batch.n_vars)
@@ -148,6 +159,8 @@ class TrainingData(FittedData[TrainingProblem]):
         magnitudes = LinearInputs(batch, tuple(replace(term, features=abs(term.features)) for term in optional))
         total = LinearModel(len(seen)).adjoint(Marginals(indicators, np.zeros(batch.n_mu_entries)), magnitudes)
         seen |= total > 0
+        if self.moved is not None:
+            seen |= self.moved.w != 0
         model = self.encoder.model
         if isinstance(model, FixedWeights):
             seen |= model.known

@@ -1,4 +1,4 @@
-"""R(w) = sum_j (r_j w_j^2 / 2 + a_j |w_j|), with some weights held non-negative.
+"""R(w) = sum_j (r_j (w_j - c_j)^2 / 2 + a_j |w_j|), some weights held non-negative; c is zero unless given.
 
 The paper's objective is 1/2 |w|^2 + C sum_i U_i: strength 1, and C in the problem. The form lambda/2 |w|^2 + sum_i U_i
 is strength lambda and C = 1. Weights with r_j = a_j = 0 are not regularised. With absolute values (a_j > 0, the lasso
@@ -18,8 +18,8 @@ from mssvm.core.errors import InputError, UnsupportedError
 @dataclass(frozen=True, eq=False)
 class Regulariser:
     """``strength`` of the squares and of the ``absolute`` values, one for all weights or one each, and a mask of
-    weights kept ``nonnegative``. ``kinked``: the objective has kinks or bounds at zero, which only LBFGS and
-    Subgradient (bounds) can handle.
+    weights kept ``nonnegative``; squares are of the distances from ``center`` (None: zero). ``kinked``: the objective
+    has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle.
 
     >>> ms.solvers.Regulariser(strength=2.0, absolute=1.0).value(np.array([3.0, -1.0]))
     14.0
@@ -28,6 +28,7 @@ class Regulariser:
     strength: float | Floats = 1.0
     nonnegative: Bools | None = None
     absolute: float | Floats = 0.0
+    center: Floats | None = None
     has_absolute: bool = field(init=False, repr=False)
     kinked: bool = field(init=False, repr=False)
 
@@ -48,6 +49,8 @@ class Regulariser:
                 raise InputError(f"the regulariser has {len(r)} strengths for {n_weights} weights.")
         if self.nonnegative is not None and np.shape(self.nonnegative) != (n_weights,):
             raise InputError(f"the mask nonnegative has shape {np.shape(self.nonnegative)} for {n_weights} weights.")
+        if self.center is not None and np.shape(self.center) != (n_weights,):
+            raise InputError(f"the center has shape {np.shape(self.center)} for {n_weights} weights.")
         return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,))
 
     def kinks(self, n_weights: int) -> Bools:
@@ -57,7 +60,8 @@ class Regulariser:
 
     def value(self, w: Floats) -> float:
         with np.errstate(over="ignore"):  # a diverging run is reported as such, by an infinite objective
-            squares = 0.5 * float(np.sum(self.strength * w * w))
+            distance = w if self.center is None else w - self.center
+            squares = 0.5 * float(np.sum(self.strength * distance * distance))
         if not self.has_absolute:
             return squares
         return squares + float(np.sum(self.absolute * np.abs(w)))
@@ -74,7 +78,8 @@ class Regulariser:
 
     def gradient(self, w: Floats) -> Floats:
         """Gradient of the squares; ``stationarity`` adds the subgradient of the absolute values."""
-        return np.asarray(self.strength * w)
+        distance = w if self.center is None else w - self.center
+        return np.asarray(self.strength * distance)
 
     def project(self, w: Floats) -> Floats:
         """The nearest weights that keep the non-negative ones >= 0."""
@@ -110,6 +115,8 @@ class Regulariser:
     def demand_dual(self, n_weights: int, solver: str) -> Floats:
         """r, or a refusal: solvers that work in the dual need w = v / r."""
         self.demand_smooth(solver)
+        if self.center is not None:
+            raise UnsupportedError(f"{solver} cannot stay near earlier weights; use LBFGS, Adam or Subgradient.")
         r = self.strengths(n_weights)
         if np.any(r <= 0):
             raise UnsupportedError(

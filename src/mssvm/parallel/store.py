@@ -7,7 +7,7 @@ other shards are known. ``Stored.part`` translates its numbers into those of all
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import CANDIDATES, Labels, LabelVocabulary, check_label, flat_sites, is_missing, plain
 from mssvm.data.shards import Shard
 from mssvm.structures import Encoder, Schema, Structure
-from mssvm.structures.base import SOURCE_TITLES, Parsed
+from mssvm.structures.base import SOURCE_TITLES, Parsed, merged_types
 
 
 class Column:
@@ -258,17 +258,6 @@ class Stored:
         # The last row, which code -1 picks, is that of a missing label.
         mask_of_code = vocabulary.encode([[*values, None]], [(len(values) + 1,)]).mask
         return parsed, Labels(codes >= 0, mask_of_code[codes], ptr - ptr[0])
-
-
-def merged_types(many: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
-    """The union of the names of types; in sorted order if they differ, as a structure has them that reads all data."""
-    merged: dict[str, tuple[str, ...]] = {}
-    for types in many:
-        for name, names in types.items():
-            before = merged.setdefault(name, names)
-            if names != before:
-                merged[name] = tuple(sorted({*before, *names}))
-    return merged
 
 
 def agreed(

@@ -160,6 +160,12 @@ class Structure(BaseEstimator):
         """Names of types that a structure learns from the labels of the training data, not from X."""
         return {}
 
+    def joined_types(
+        self, earlier: Mapping[str, tuple[str, ...]], later: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """The names of types that were learned and those of further data: a union, in sorted order if they differ."""
+        return merged_types((earlier, later))
+
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
         """Add sources of features that are computed from others."""
         return schema, parsed
@@ -201,6 +207,17 @@ class Structure(BaseEstimator):
                 items = [[]] * len(instances)
             rows[name] = feature_schema.encode(items)
         return self.derive(schema, Parsed(rows, read.keys))[1]
+
+
+def merged_types(many: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    """The union of the names of types; in sorted order if they differ, as a structure has them that reads all data."""
+    merged: dict[str, tuple[str, ...]] = {}
+    for types in many:
+        for name, names in types.items():
+            before = merged.setdefault(name, names)
+            if names != before:
+                merged[name] = tuple(sorted({*before, *names}))
+    return merged
 
 
 def type_names(types: Iterable[Hashable]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class Encoder:
         """The blocks as consecutive stretches of w (a layer, which is given scores, has no features and no w)."""
         shapes = {}
         for block in self.blocks:
-            shapes[block.name] = len(self._feature_names(block)), prod(block.cards)
+            shapes[block.name] = len(self.feature_names(block)), prod(block.cards)
         layout = WeightLayout.of(shapes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
@@ -223,7 +223,7 @@ class Encoder:
         """Every weight with its name."""
         for block in self.blocks:
             values = self.layout.view(w, block.name).reshape(-1, *block.cards)
-            features = self._feature_names(block)
+            features = self.feature_names(block)
             state_names: list[Sequence[Hashable]] = []
             for axis, card in zip(block.axes, block.cards, strict=True):
                 state_names.append(axis_names(axis, card, self.vocabulary))
@@ -231,7 +231,8 @@ class Encoder:
                 states = tuple(names[k] for names, k in zip(state_names, index[1:], strict=True))
                 yield Weight(block.name, features[index[0]], states, float(values[index]))
 
-    def _feature_names(self, block: WeightBlock) -> tuple[str, ...]:
+    def feature_names(self, block: WeightBlock) -> tuple[str, ...]:
+        """The names of a block's features."""
         if block.basis is not None:
             return block.basis_names
         if block.source is None:
@@ -258,7 +259,7 @@ class Encoder:
     def _weight_index(self, key: Any, block: WeightBlock) -> tuple[int, ...]:
         """Position (feature, states...) of a weight by name; the feature may be left out where there is only one."""
         parts = key if isinstance(key, tuple) else (key,)
-        features = self._feature_names(block)
+        features = self.feature_names(block)
         where = f"fixed[{block.name!r}]"
         if len(features) == 1 and len(parts) == len(block.cards):
             parts = (features[0], *parts)

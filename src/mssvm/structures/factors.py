@@ -128,6 +128,17 @@ class FactorModel(Structure):
                 out.append(WeightBlock(f"{name}.x", f"factor:{name}", axes, cards, f"factor:{name}"))
         return tuple(out)
 
+    def joined_types(
+        self, earlier: Mapping[str, tuple[str, ...]], later: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """The union of the types; factors of a type must join the same variables as before."""
+        for name, joined in later.items():
+            learned = earlier.get(name, joined)
+            if name.startswith("axes of ") and joined != learned:
+                factor = name.removeprefix("axes of ")
+                raise InputError(f"factors {factor!r} join {joined}, but the model learned {learned}.")
+        return super().joined_types(earlier, later)
+
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = []
         for name, members in mapping(self.allowed, "allowed", "variable types to labels").items():

@@ -107,6 +107,15 @@ class MultiLabel(Pairwise):
         links = tuple(f"{names[j]}-{names[k]}" for j, k in pairs)
         return {"node": tuple(names), "edge": links, "ends": tuple(f"{j} {k}" for j, k in pairs)}
 
+    def joined_types(
+        self, earlier: Mapping[str, tuple[str, ...]], later: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """The graph stays as it was learned first; y must have the same labels."""
+        if later["node"] != earlier["node"]:
+            n = len(later["node"])
+            raise InputError(f"y has {n} labels an instance, but the model learned {len(earlier['node'])}.")
+        return dict(earlier)
+
     def _pairs(self, states: Ints, names: list[str]) -> list[Pair]:
         if self.graph == "tree":
             return chow_liu_tree(states)
