@@ -16,7 +16,7 @@ from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.estimators.crowd import Rounds, _over_states
 from mssvm.estimators.hooks import FitHooks
-from mssvm.estimators.training_data import TrainingData
+from mssvm.estimators.training_data import Earlier, TrainingData
 from mssvm.objectives.training import TrainingProblem
 
 CROWD = simulate(3, 4, 3, (0.9, 0.5), coverage=0.8, seed=3)
@@ -100,7 +100,7 @@ def test_perfect_annotators_are_ordinary_labels_and_useless_ones_missing_labels(
     truth = np.concatenate(CROWD.truth)
     with np.errstate(divide="ignore"):
         perfect = np.log(np.eye(3)[truth])
-    labelled = TrainingData.of(data.plan, CROWD.X, CROWD.truth, None, None, data.encoder)
+    labelled = TrainingData.of(data.plan, CROWD.X, CROWD.truth, None, None, Earlier(data.encoder, w))
     ordinary = labelled.pose(ms.inference.Auto()).difference(w)
     found = problem_of(data, perfect).difference(w)
     voted = np.add.reduceat(data.observed.observed, data.encoded.labels.ptr[:-1]) == 4
