@@ -12,6 +12,7 @@ from mssvm.annotators.confusion import expected_counts
 from mssvm.annotators.table import AnnotatorTable
 from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.arrays import Floats
+from mssvm.core.entropy import entropy
 from mssvm.data.labels import plain
 
 FEW = 5.0  # expected sites below which a habit is not worth a sentence
@@ -105,10 +106,8 @@ def _doubts(
 ) -> tuple[Doubt, ...]:
     """Sites with different votes by falling entropy; of neighbouring sites of a sequence only the least certain."""
     disagreed = np.count_nonzero(votes.counts(), axis=1) > 1
-    logs = np.log(np.maximum(posterior, 1e-300))
-    entropy = -(posterior * logs).sum(axis=1)
     candidates = np.flatnonzero(disagreed)
-    candidates = candidates[np.argsort(-entropy[candidates], kind="stable")]
+    candidates = candidates[np.argsort(-entropy(posterior[candidates]), kind="stable")]
     first_site = np.concatenate([[0], np.cumsum(sizes)])
     by_site = np.argsort(votes.site, kind="stable")
     site_of = votes.site[by_site]

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, output
+from mssvm.cli.output import answer_record, check_target, output
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import plain
 from mssvm.data.metrics import evaluate as score_states
 from mssvm.data.readers.conll import with_column
 from mssvm.data.readers.read import writes_columns
@@ -68,7 +67,7 @@ def aggregate(
             if as_columns and dataset.sources is not None:
                 file.write(with_column(dataset.sources[b], y))
                 continue
-            record = _record(dataset.ids[b], y, probabilities[b] if marginals else None, estimator)
+            record = answer_record(dataset.ids[b], y, estimator.classes_, probabilities[b] if marginals else None)
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
     if html is not None:
         found = review(estimator, dataset.X, votes, doubts)
@@ -78,15 +77,6 @@ def aggregate(
             file.write(page(f"Annotators of {dataset.name}", sentence, list(versions().items()), parts))
     if str(out) != STDIN:
         _print_summary(estimator, dataset, labels, out, html)
-
-
-def _record(name: Any, y: Any, probabilities: Any, estimator: Any) -> dict[str, Any]:
-    record: dict[str, Any] = {} if name is None else {"id": name}
-    record["y"] = y.tolist() if hasattr(y, "tolist") else plain(y)
-    if probabilities is not None:
-        record["classes"] = [plain(label) for label in estimator.classes_]
-        record["marginals"] = probabilities.round(6).tolist()
-    return record
 
 
 def _print_summary(estimator: Any, dataset: Dataset, labels: Any, out: Path, html: Path | None) -> None:

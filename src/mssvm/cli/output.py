@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
+from mssvm.data.labels import plain
 from mssvm.data.readers.stream import STDIN
 
 
@@ -46,3 +48,18 @@ def output(path: Path) -> Iterator[IO[str]]:
         text.detach()  # flushes, and leaves the files open for the lines below
         if packed is not None:
             packed.close()
+
+
+def answer_record(name: Any, y: Any, classes: AnyArray, marginals: Any = None) -> dict[str, Any]:
+    """One instance's answer as JSON values: its id if it has one, its labels, and probabilities on request."""
+    record: dict[str, Any] = {} if name is None else {"id": name}
+    record["y"] = plain_labels(y)
+    if marginals is not None:
+        record["classes"] = [plain(label) for label in classes]
+        record["marginals"] = marginals.round(6).tolist()
+    return record
+
+
+def plain_labels(y: Any) -> Any:
+    """Labels of one instance as JSON values."""
+    return y.tolist() if hasattr(y, "tolist") else plain(y)

@@ -11,7 +11,7 @@ import typer
 
 from mssvm.cli import options as o
 from mssvm.cli.masks import write_masks
-from mssvm.cli.output import output
+from mssvm.cli.output import answer_record, output, plain_labels
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
@@ -108,25 +108,22 @@ def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: b
 
 def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) -> list[dict[str, Any]]:
     with data.places():
-        records: list[dict[str, Any]] = []
-        for name, y in zip(data.ids, estimator.predict(data.X, hidden_sites=data.hidden), strict=True):
-            record = {} if name is None else {"id": name}
-            records.append({**record, "y": _plain(y)})
+        probabilities: Any = [None] * len(data)
+        labels = estimator.predict(data.X, hidden_sites=data.hidden)
         if marginals:
-            classes = [plain(c) for c in estimator.classes_]
             probabilities = estimator.predict_marginals(data.X, hidden_sites=data.hidden)
-            for record, p in zip(records, probabilities, strict=True):
-                record |= {"classes": classes, "marginals": p.round(6).tolist()}
+        records = [
+            answer_record(name, y, estimator.classes_, p)
+            for name, y, p in zip(data.ids, labels, probabilities, strict=True)
+        ]
         if hasattr(estimator, "predict_segments"):
             for record, found in zip(records, estimator.predict_segments(data.X), strict=True):
                 spans = [[s.start, s.stop, plain(s.label), round(s.probability, 6)] for s in found]
                 record["segments"] = spans
         if top_k is not None:
-            labels, scores = estimator.predict_topk(data.X, top_k, hidden_sites=data.hidden)
-            for record, ys, values in zip(records, labels, scores, strict=True):
-                record["top"] = [{"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)]
+            best, scores = estimator.predict_topk(data.X, top_k, hidden_sites=data.hidden)
+            for record, ys, values in zip(records, best, scores, strict=True):
+                record["top"] = [
+                    {"y": plain_labels(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)
+                ]
     return records
-
-
-def _plain(y: Any) -> Any:
-    return y.tolist() if hasattr(y, "tolist") else plain(y)

@@ -213,6 +213,11 @@ def is_bio(classes: Iterable[Hashable]) -> bool:
     return len(names) > 1 and kinds <= {*INSIDE, *OPENING, "O"} and bool(kinds & set(OPENING))
 
 
+def span_tags(kind: str, length: int) -> list[str]:
+    """The BIO tags of one span of a type."""
+    return [f"B-{kind}", *[f"I-{kind}"] * (length - 1)]
+
+
 def spans(tags: Sequence[str | None]) -> list[Span]:
     """Chunks of a sequence of ``tags``: B and S open one, I and E go on with one of their own name and open one
     otherwise, and after E and S it ends.

@@ -12,6 +12,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.entropy import entropy as nats
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.labels import plain
 from mssvm.structures import Weight
@@ -125,8 +126,7 @@ class Plots(BaseEstimator):
 
 def entropy(p: Floats) -> Floats:
     """Entropy of the distributions along the last axis, as a share of the largest possible."""
-    logs = np.log(np.maximum(p, 1e-300))
-    return np.asarray(np.clip(-(p * logs).sum(axis=-1) / np.log(max(p.shape[-1], 2)), 0.0, 1.0))
+    return np.asarray(np.clip(nats(p) / np.log(max(p.shape[-1], 2)), 0.0, 1.0))
 
 
 def _states(model: Any, y: Any, shape: tuple[int, ...]) -> AnyArray:

@@ -21,6 +21,7 @@ from scipy.sparse import issparse
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count
+from mssvm.core.entropy import entropy
 from mssvm.core.errors import InputError
 from mssvm.structures.encoded import Encoded
 
@@ -55,8 +56,8 @@ def feature_lengths(encoded: Encoded) -> Floats:
     return np.sqrt(squares[encoded.batch.unary_ptr[encoded.labels.vars]])
 
 
-def entropy(p: Floats, lengths: Floats) -> Floats:
-    return np.asarray(-(p * np.log(np.maximum(p, 1e-300))).sum(axis=1))
+def doubt(p: Floats, lengths: Floats) -> Floats:
+    return entropy(p)
 
 
 def margin(p: Floats, lengths: Floats) -> Floats:
@@ -71,7 +72,7 @@ def change(p: Floats, lengths: Floats) -> Floats:
     return np.asarray(2.0 * (p * (1.0 - p)).sum(axis=1) * lengths)
 
 
-GAINS: dict[str, Callable[[Floats, Floats], Floats]] = {"entropy": entropy, "margin": margin, "change": change}
+GAINS: dict[str, Callable[[Floats, Floats], Floats]] = {"entropy": doubt, "margin": margin, "change": change}
 
 
 @dataclass(frozen=True, eq=False)

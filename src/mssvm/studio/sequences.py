@@ -15,7 +15,7 @@ import numpy as np
 from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
 from mssvm.data.dataset import Dataset
-from mssvm.data.metrics import is_bio
+from mssvm.data.metrics import is_bio, span_tags
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import format_of
 from mssvm.estimators import HCRF
@@ -103,7 +103,7 @@ class SequenceProject(Project):
         name = self.classes[label].name
         if self.kind == "series" or name == OUTSIDE:
             return [name] * length
-        return [f"B-{name}", *[f"I-{name}"] * (length - 1)]
+        return [*span_tags(name, length)]
 
     def tags(self) -> list[str]:
         """All labels that can occur."""

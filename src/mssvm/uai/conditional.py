@@ -156,7 +156,7 @@ def _versions(instance: OneInstance, order: Sequence[int]) -> list[Floats]:
     rank = {v: k for k, v in enumerate(order)}
     tables = []
     for f, scope in enumerate(_all_scopes(instance)):
-        table = _masked_table(instance, f) if f < graph.n_factors else _unary(instance, scope[0])
+        table = instance.masked_table(f) if f < graph.n_factors else instance.scores_of(scope[0])
         ordered = sorted((v for v in scope if v in rank), key=lambda v: rank[v])
         versions = []
         for k in range(len(ordered) + 1):
@@ -171,25 +171,6 @@ def _all_scopes(instance: OneInstance) -> list[tuple[int, ...]]:
     """Scopes of the factors, then of the unary scores as factors of one variable."""
     graph = instance.topology
     return [*graph.scopes, *((v,) for v in range(graph.n_vars))]
-
-
-def _masked_table(instance: OneInstance, f: int) -> Floats:
-    """The table of factor f, -inf at entries whose states the unary scores forbid."""
-    graph = instance.topology
-    first = int(instance.table_at[f])
-    table = instance.tables[first : first + int(graph.table_sizes[f])].reshape(graph.table_shape(f))
-    for axis, v in enumerate(graph.scopes[f]):
-        shape = [1] * table.ndim
-        shape[axis] = -1
-        allowed = (_unary(instance, v) > -np.inf).reshape(shape)
-        table = np.where(allowed, table, -np.inf)
-    return table
-
-
-def _unary(instance: OneInstance, v: int) -> Floats:
-    unary_ptr = instance.topology.unary_ptr
-    scores: Floats = instance.unary[unary_ptr[v] : unary_ptr[v + 1]]
-    return scores
 
 
 class _Adjacency(NamedTuple):

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
 
-import numpy as np
-
-from mssvm.core.arrays import Floats
 from mssvm.core.power import power_sum
 from mssvm.inference.bounds.relaxation import OneInstance
 
@@ -29,16 +26,18 @@ def quick_bound(instance: OneInstance, eps_h: float) -> float:
     child_of = {f: v for v, f in own.items()}
     bound = 0.0
     for f, scope in enumerate(instance.topology.scopes):
-        table = _possible(instance, f)
+        table = instance.masked_table(f)
         child = child_of.get(f)
         if child is not None:
             axis = scope.index(child)
-            table = power_sum(table + _along(_unary(instance, child), axis, table.ndim), eps_h, axis)[0]
+            shape = [1] * table.ndim
+            shape[axis] = -1
+            table = power_sum(table + instance.scores_of(child).reshape(shape), eps_h, axis)[0]
         bound += float(table.max())
     for v in range(instance.topology.n_vars):
         if v in own:
             continue
-        scores = _unary(instance, v)
+        scores = instance.scores_of(v)
         bound += float(power_sum(scores, eps_h)[0] if v in hidden else scores.max())
     return bound
 
@@ -57,34 +56,3 @@ def _own_tables(instance: OneInstance, hidden: set[int]) -> dict[int, int]:
     except CycleError:
         return {v: f for v, f in named_last.items() if all(u < v for u in parents[v])}
     return named_last
-
-
-def _possible(instance: OneInstance, f: int) -> Floats:
-    """The table of factor ``f``, -inf at entries whose states are not allowed; clamped variables at their states."""
-    topology = instance.topology
-    first = int(instance.table_at[f])
-    table = instance.tables[first : first + int(topology.table_sizes[f])].reshape(topology.table_shape(f))
-    for axis, v in enumerate(topology.scopes[f]):
-        if instance.clamped[v]:
-            forbidden = np.full(topology.cards[v], -np.inf)
-            forbidden[instance.states[v]] = 0.0
-        else:
-            forbidden = np.where(_unary(instance, v) > -np.inf, 0.0, -np.inf)
-        if forbidden.any():
-            table = table + _along(forbidden, axis, table.ndim)
-    return table
-
-
-def _unary(instance: OneInstance, v: int) -> Floats:
-    unary_ptr = instance.topology.unary_ptr
-    scores: Floats = instance.unary[unary_ptr[v] : unary_ptr[v + 1]]
-    if instance.clamped[v]:
-        return scores[[int(instance.states[v])]]
-    return scores
-
-
-def _along(values: Floats, axis: int, n_axes: int) -> Floats:
-    """A vector as an array that broadcasts along one axis of ``n_axes``."""
-    shape = [1] * n_axes
-    shape[axis] = -1
-    return values.reshape(shape)

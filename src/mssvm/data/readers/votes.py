@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from mssvm.core.checks import shown
+from mssvm.data.metrics import span_tags
 from mssvm.data.readers.values import Fail, LabelReader
 
 OUTSIDE = "O"
@@ -96,6 +97,6 @@ def bio_tags(spans: Any, n_sites: int, fail: Fail) -> list[str]:
     for start, stop, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start < free:
             continue
-        tags[start:stop] = [f"B-{kind}", *[f"I-{kind}"] * (stop - start - 1)]
+        tags[start:stop] = span_tags(kind, stop - start)
         free = stop
     return tags

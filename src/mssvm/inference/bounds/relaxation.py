@@ -66,6 +66,23 @@ class OneInstance:
         """Unclamped hidden variables and unclamped outputs."""
         return np.flatnonzero(~self.output & ~self.clamped), np.flatnonzero(self.output & ~self.clamped)
 
+    def scores_of(self, v: int) -> Floats:
+        """The unary scores of a variable, -inf at states that are not allowed."""
+        unary_ptr = self.topology.unary_ptr
+        return np.asarray(self.unary[unary_ptr[v] : unary_ptr[v + 1]])
+
+    def masked_table(self, f: int) -> Floats:
+        """The table of factor ``f`` in its shape, -inf at entries whose states the unary scores forbid."""
+        topology = self.topology
+        first = int(self.table_at[f])
+        table = self.tables[first : first + int(topology.table_sizes[f])].reshape(topology.table_shape(f))
+        for axis, v in enumerate(topology.scopes[f]):
+            shape = [1] * table.ndim
+            shape[axis] = -1
+            allowed = (self.scores_of(v) > -np.inf).reshape(shape)
+            table = np.where(allowed, table, -np.inf)
+        return table
+
     def order(self, one_group: bool, restarts: int = 8, seed: int = 0) -> tuple[int, ...]:
         """An elimination order of the unclamped variables; hidden ones first unless temperatures are equal."""
         hidden, outputs = self.free
