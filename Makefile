@@ -7,7 +7,7 @@ NATIVE := src/mssvm/engines/native
 LIBRARY := $(NATIVE)/lib/.built
 READY := $(STAMP) $(LIBRARY)
 
-.PHONY: install demo studio check test coverage test-native test-torch test-gpu test-studio lint bench bench-sweeps attack docs gallery \
+.PHONY: install demo studio check test coverage test-native test-torch test-hf test-gpu test-studio lint bench bench-sweeps attack docs gallery \
   test-docs wheel
 
 install: $(READY)
@@ -102,6 +102,18 @@ $(TORCH_STAMP): $(STAMP) Makefile
 
 test-torch: $(TORCH_STAMP) $(LIBRARY)
 	$(TORCH_VENV)/bin/python -m pytest -q -n auto tests/with_torch
+
+# transformers, ONNX and its runtime, and spaCy beside PyTorch, in the same environment: they keep its build.
+HF := transformers accelerate onnx onnxruntime onnxscript spacy
+HF_STAMP := $(TORCH_VENV)/.installed-hf
+
+$(HF_STAMP): $(TORCH_STAMP)
+	@echo "Installing $(HF) into $(TORCH_VENV)"
+	@$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(HF)
+	@touch $@
+
+test-hf: $(HF_STAMP) $(LIBRARY)
+	$(TORCH_VENV)/bin/python -m pytest -q -n auto tests/with_hf
 
 # On a machine with a GPU, where nothing is installed: whatever python3 there has PyTorch for it.
 test-gpu:

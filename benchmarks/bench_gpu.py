@@ -4,7 +4,7 @@
 
 Answers are compared with double precision before any time counts. Times are medians of device events (kernels) or of
 the wall clock (training, PGMax); rates are sites or directed messages a second. Peers: PyTorch as one would write it,
-the same by torch.compile, and where they are installed torch-struct (chains) and PGMax on JAX (grids).
+the same by torch.compile, and where they are installed torch-struct and pytorch-crf (chains) and PGMax on JAX (grids).
 """
 
 from __future__ import annotations
@@ -351,6 +351,94 @@ def chain_layer(n: int, length: int, states: int, hidden: int, crf: bool) -> dic
     return layer(ms.Chain(hidden=hidden), scores, y, crf)
 
 
+class Tagger(torch.nn.Module):
+    """A BiLSTM that scores the labels of every position, as taggers have it."""
+
+    def __init__(self, states: int, width: int = 128) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(width, width, bidirectional=True, batch_first=True)
+        self.node = torch.nn.Linear(2 * width, states)
+        self.edge = torch.nn.Parameter(torch.zeros(states, states))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"node": self.node(self.lstm(x)[0]), "edge": self.edge}
+
+
+def network(n: int, length: int, states: int, missing: float) -> dict[str, Any]:
+    """Milliseconds of a training step of a network with and without the loss, as it is and recorded in a CUDA graph."""
+    net = Tagger(states).to(DEVICE)
+    x = torch.randn(n, length, 128, device=DEVICE)
+    y = torch.randint(0, states, (n, length), device=DEVICE)
+    y = torch.where(torch.rand(n, length, device=DEVICE) < missing, -100, y)
+    crf = {"eps_y": 1.0, "eps_h": 1.0, "loss": "zero"}
+    layer = mssvm.torch.StructuredLoss(ms.Chain(), **(crf if missing == 0.0 else {"eps_y": 0.0, "eps_h": 1.0}))
+    by_layout = mssvm.torch.StructuredLoss(ms.Chain(), **(crf if missing == 0.0 else {"eps_y": 0.0, "eps_h": 1.0}))
+    by_layout._of_tensors = lambda *_: None  # the general way, which lays a batch out on the host
+    losses: dict[str, Callable[[dict[str, torch.Tensor]], torch.Tensor]] = {
+        "network alone": lambda scores: scores["node"].sum() + scores["edge"].sum(),
+        "with the layer": lambda scores: layer(scores, y),
+    }
+    row: dict[str, Any] = {}
+
+    def step(loss: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> torch.Tensor:
+        net.zero_grad()
+        value = loss(net(x))
+        value.backward()
+        return value.detach()
+
+    for name, loss in losses.items():
+        row[f"{name}, ms"] = 1e3 * clocked(lambda of=loss: step(of), 41)
+    row["with the layer by its general way, ms"] = 1e3 * clocked(lambda: step(lambda s: by_layout(s, y)), 9)
+    difference = step(losses["with the layer"]) - step(lambda s: by_layout(s, y))
+    row["difference of the two ways"] = float(difference.abs())
+    for name, loss in losses.items():
+        row[f"{name}, in a CUDA graph, ms"] = 1e3 * timed(_recorded(lambda of=loss: step(of)), 41)
+    scores = {name: value.detach() for name, value in net(x).items()}
+    row["decode, ms"] = 1e3 * clocked(lambda: layer.decode(scores), 41)
+    row["marginals, ms"] = 1e3 * clocked(lambda: layer.marginals(scores), 41)
+    if missing == 0.0:
+        row["torch loop, ms"] = 1e3 * clocked(lambda: step(lambda s: crf_loop(s["node"], s["edge"], y)), 9)
+        row |= peer("pytorch-crf, ms", lambda: 1e3 * clocked(lambda: step(_pytorch_crf(states, y)), 9))
+        row |= peer("torch-struct, ms", lambda: 1e3 * clocked(lambda: step(_torch_struct_loss(states, y)), 9))
+    layer.check()
+    return row
+
+
+def _recorded(work: Callable[[], Any]) -> Callable[[], None]:
+    """The same work as a CUDA graph."""
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(other)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def _pytorch_crf(states: int, y: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    from torchcrf import CRF
+
+    crf = CRF(states, batch_first=True).to(DEVICE)
+    return lambda scores: -crf(scores["node"], y, reduction="mean") + scores["edge"].sum()
+
+
+def _torch_struct_loss(states: int, y: torch.Tensor) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    from torch_struct import LinearChainCRF
+
+    parts = LinearChainCRF.struct.to_parts(y, states)
+
+    def loss(scores: dict[str, torch.Tensor]) -> torch.Tensor:
+        node = scores["node"]
+        pairs = node[:, 1:, :, None] + scores["edge"].T
+        first = pairs[:, :1] + node[:, :1, None, :]
+        return -LinearChainCRF(torch.cat([first, pairs[:, 1:]], 1)).log_prob(parts).mean()
+
+    return loss
+
+
 def grid_layer(n: int, crf: bool) -> dict[str, Any]:
     y = torch.randint(0, 5, (n, 20, 40), device=DEVICE)
     y = torch.where(torch.rand(n, 20, 40, device=DEVICE) < 0.8, -100, y)
@@ -399,6 +487,11 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "grids 4096, 20x40, 5 states, own tables, each grid its own": lambda: grids(4096, 20, 40, 5, "each grid"),
     "grids 1024, 20x31, 21 states": lambda: grids(1024, 20, 31, 21),
     "random graph, 200000 nodes, 1e6 edges, 5 states": lambda: random_graph(200_000, 1_000_000, 5),
+    **{
+        f"network, {name}, {n} chains of 50, 20 states": partial(network, n, 50, 20, missing)
+        for n in (32, 256, 4096)
+        for name, missing in (("CRF", 0.0), ("half missing", 0.5))
+    },
     **{
         f"layer, {name}, {n} chains of 50, 20 states": partial(chain_layer, n, 50, 20, hidden, name == "CRF")
         for n in (32, 256, 4096)

@@ -1,6 +1,7 @@
 """Segments: what long sequences cost, and membrane proteins by four folds.
 
     python benchmarks/bench_segments.py scale       memory of T = 100,000, K = 1,000, C = 24; growth with T, K and C
+    python benchmarks/bench_segments.py gpu         log Z and its gradient on a GPU, beside flash-semicrf (not run yet)
     python benchmarks/bench_segments.py membrane    Segments beside Chain and Chain(hidden=2), fold by fold
     python benchmarks/bench_segments.py score FILE  the same models trained on all four folds, scored on another fold
 
@@ -10,7 +11,7 @@ and composition around the residue. Unlabelled residues (U) are missing labels. 
 helices are as many as the true ones and each overlaps its partner by 10 residues (or all of a shorter one); predicted
 helices that are mostly on unlabelled residues do not count.
 
-Results: benchmarks/results/segments_scale.json, segments_membrane.json.
+Results: benchmarks/results/segments_scale.json, segments_gpu.json, segments_membrane.json.
 """
 
 from __future__ import annotations
@@ -367,13 +368,100 @@ def scale() -> None:
     write("segments_scale", result)
 
 
+# ----------------------------------------------------------------------------------------- a GPU
+
+
+def gpu(
+    sizes: Sequence[tuple[int, int]] = tuple((t, k) for t in (1_000, 10_000, 100_000) for k in (50, 1_000)),
+) -> None:
+    """log Z and its gradient in single precision through ``StructuredLoss``, C = 24, beside flash-semicrf (a segment
+    of its first label follows any label, so that ours begins with the sum over transitions)."""
+    import torch
+
+    result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "rows": {}}
+    for n_sites, longest in sizes:
+        rng = torch.Generator(device="cuda").manual_seed(0)
+        node = torch.randn(1, n_sites, 24, generator=rng, device="cuda")
+        node = (node - node.mean(dim=1, keepdim=True)).requires_grad_()
+        transition = torch.randn(24, 24, generator=rng, device="cuda").requires_grad_()
+        duration = torch.randn(longest, 24, generator=rng, device="cuda").requires_grad_()
+        parts = (node, transition, duration)
+        row: dict[str, Any] = {}
+        answers = {}
+        for name, log_z in (("mssvm", _our_log_z), ("flash-semicrf", _flash_log_z)):
+            try:
+                answers[name], row[name] = _timed_on_gpu(log_z, parts)
+            except Exception as error:  # a peer may fail in its own way: it is said, and the others go on
+                row[name] = f"not run: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        if len(answers) == 2:
+            ours, theirs = answers.values()
+            row["relative differences of value and gradients"] = [
+                float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True)
+            ]
+            row["ratio"] = row["flash-semicrf"]["seconds"] / row["mssvm"]["seconds"]
+        result["rows"][f"T {n_sites}, K {longest}"] = row
+        console.print(n_sites, longest, row)
+        write("segments_gpu", result)
+
+
+def _our_log_z(node: Any, transition: Any, duration: Any) -> Any:
+    import mssvm.torch
+
+    layer = _LAYERS.setdefault(
+        len(duration), mssvm.torch.StructuredLoss(ms.Segments(max_length=len(duration), repeat=True, ends=True))
+    )
+    begin = transition.logsumexp(dim=0)
+    return layer.log_partition({"node": node, "transition": transition, "duration": duration, "begin": begin})
+
+
+_LAYERS: dict[int, Any] = {}
+
+
+def _flash_log_z(node: Any, transition: Any, duration: Any) -> Any:
+    import torch
+    from flash_semicrf.streaming import semi_crf_streaming_forward
+
+    summed = torch.nn.functional.pad(node.double().cumsum(dim=1), (0, 0, 1, 0))
+    lengths = torch.tensor([node.shape[1]], device=node.device)
+    biases = torch.nn.functional.pad(duration, (0, 0, 1, 0)).double()  # lengths from 0 on
+    return semi_crf_streaming_forward(summed, transition.double(), biases, lengths, len(biases))
+
+
+def _timed_on_gpu(log_z: Callable[..., Any], parts: Sequence[Any]) -> tuple[list[Any], dict[str, float]]:
+    """Value and gradients; median seconds of a few runs after one, and the peak of memory above the input."""
+    import torch
+
+    def run() -> list[Any]:
+        for part in parts:
+            part.grad = None
+        value = log_z(*parts).sum()
+        value.backward()
+        torch.cuda.synchronize()
+        return [value.detach().double(), *(part.grad.double() for part in parts)]
+
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with Clock() as first:
+        found = run()
+    peak = torch.cuda.max_memory_allocated() - before
+    seconds = []
+    for _ in range(1 if first.wall > 5.0 else 5):
+        with Clock() as clock:
+            run()
+        seconds.append(clock.wall)
+    return found, {"seconds": float(np.median(seconds)), "first": first.wall, "peak, MB": peak / 1e6}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("scale", "membrane", "fold", "score", "one"))
+    parser.add_argument("what", choices=("scale", "gpu", "membrane", "fold", "score", "one"))
     parser.add_argument("rest", nargs="*", help="a folder for parts of a run; the file to score; or T K C")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     args = parser.parse_args()
-    if args.what == "scale":
+    if args.what == "gpu":
+        gpu()
+    elif args.what == "scale":
         scale()
     elif args.what == "one":
         one(*map(int, args.rest))

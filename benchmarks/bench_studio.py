@@ -4,8 +4,9 @@
 
 A landscape of four classes (drawn by a program) is painted by a simulated annotator: first one stroke of three classes,
 then strokes where the prediction is wrong. Seconds are those from recording a stroke to the new prediction, on the wall
-and of the processor; memory is the resident size of the process after the first 50 and after all of ``--many`` strokes
-at the smallest size. Results are kept in results/studio.json.
+and of the processor; on the wall they mean something on a quiet machine only. Memory is the peak resident size of the
+process after the first 50 and after all of ``--many`` strokes at 64 x 64, and after each size. Results are kept in
+results/studio.json.
 """
 
 from __future__ import annotations

@@ -190,7 +190,9 @@ class Wanted:
     def judge(self, row: Row, found: dict[str, Any]) -> dict[str, Any]:
         value = self.reached(row, found)
         below = self.kind in ("slower", "at most", "gigabytes")
-        met = None if value is None else bool(value <= self.bound if below else value >= self.bound)
+        met = None
+        if value is not None:
+            met = bool(value <= self.bound) if below else bool(value >= self.bound)
         return {"text": self.text(row.unit), "value": value, "met": met}
 
 

@@ -22,4 +22,4 @@ html_css_files = ["site.css"]
 suppress_warnings = ["misc.highlighting_failure"]  # of UAI files
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch"]  # the page of the layer is built without PyTorch
+autodoc_mock_imports = ["spacy", "torch", "transformers"]  # pages are built without them

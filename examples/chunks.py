@@ -20,7 +20,11 @@ import mssvm as ms
 from mssvm.data.embedded import chunking
 from mssvm.torch import StructuredLoss
 
-TRAIN, TEST, BATCH, WIDTH, HIDDEN = 1000, 400, 16, 48, 2
+TRAIN = 1000
+TEST = 400
+BATCH = 16
+WIDTH = 48
+HIDDEN = 2
 Sentence = list[tuple[str, str, str]]
 
 
@@ -57,8 +61,13 @@ class Tagger(torch.nn.Module):
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         h, _ = torch.nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         pairs = torch.cat([h[:, :-1], h[:, 1:]], -1)
-        return {"node": self.node(h), "edge": self.edge, "left": self.left, "right": self.right,
-                "between": self.between(pairs)}  # fmt: skip
+        return {
+            "node": self.node(h),
+            "edge": self.edge,
+            "left": self.left,
+            "right": self.right,
+            "between": self.between(pairs),
+        }
 
 
 class Data:

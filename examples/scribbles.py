@@ -16,7 +16,11 @@ from paired import options, table
 import mssvm as ms
 from mssvm.torch import StructuredLoss
 
-K, SIZE, TRAIN, TEST, BATCH = 4, 16, 48, 100, 8
+K = 4
+SIZE = 16
+TRAIN = 48
+TEST = 100
+BATCH = 8
 
 
 def pictures(rng: np.random.Generator, n: int) -> tuple[torch.Tensor, torch.Tensor]:

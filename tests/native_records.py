@@ -44,9 +44,10 @@ KEPT: list[Any] = []
 
 
 def declare_all() -> list[Function]:
-    """The functions of all modules; those of the torch engine need PyTorch and call nothing native."""
+    """The functions of all modules but those of extras, which need further packages and call nothing native."""
+    extras = ("mssvm.torch", "mssvm.engines.torch", "mssvm.hf", "mssvm.spacy")
     for module in walk_packages(mssvm.__path__, "mssvm."):
-        if not module.name.startswith(("mssvm.torch", "mssvm.engines.torch", "mssvm.__main__")):
+        if not module.name.startswith((*extras, "mssvm.__main__")):
             import_module(module.name)
     return sorted(FUNCTIONS, key=lambda function: function.symbol)
 

@@ -23,7 +23,8 @@ def write_shards(folder: Path, named: bool = False, n: int = 150, n_shards: int 
             if named:
                 x = [{"a": f"{int(2 * u)}", "b": f"{int(2 * v)}", "c": s} for u, v, s, _ in x]
             known, sets = rng.random(len(tags)) < 0.7 * (rng.random() < 0.95), rng.random(len(tags)) < 0.1
-            labels = [(["A", "B"] if s else "ABC"[t]) if o else None for t, o, s in zip(tags, known, sets, strict=True)]
+            labels: list[Any] = [["A", "B"] if s else "ABC"[t] for t, s in zip(tags, sets, strict=True)]
+            labels = [label if o else None for label, o in zip(labels, known, strict=True)]
             lines.append(json.dumps({"x": x, "y": labels}))
             X.append(x if named else np.array(x))
             y.append(labels)

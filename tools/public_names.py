@@ -5,7 +5,8 @@
 Public is what ``__all__`` of ``mssvm`` and of its doors (``ms.solvers``, ``ms.losses``, ...) holds, and the methods of
 estimators and of their inputs. In the examples ``np`` is NumPy, ``ms`` this package, ``X`` and ``y`` are two short
 chains, ``clf`` is a model fitted to them and ``folder`` an empty folder. PyTorch's names are counted where it is
-installed; ``layer`` is a ``StructuredLoss`` there, and ``scores`` are those of one chain of two sites.
+installed; ``layer`` is a ``StructuredLoss`` there, and ``scores`` are those of one chain of two sites. So are those of
+``mssvm.hf`` where transformers is; ``tokenizer`` knows the words "the" and "cat" there, and ``tagger`` is at random.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 import mssvm as ms
+from mssvm.estimators.availability import AvailableMethod
 
 METHODS = {
     "UnifiedSSVM": (
@@ -50,7 +52,22 @@ METHODS = {
     "FactorInput": ("with_features",),
 }
 PROTOCOLS = (ms.losses.Loss, ms.engines.Engine)
-TORCH = {"StructuredLoss": ("decode", "marginals", "log_partition", "entropy", "sample", "topk")}
+EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch": {
+        "StructuredLoss": (
+            "decode",
+            "marginals",
+            "log_partition",
+            "entropy",
+            "sample",
+            "topk",
+            "segments",
+            "check",
+        )
+    },
+    "hf": {"StructuredTokenClassifier": ("from_encoder", "from_pretrained", "parameter_groups", "tag")},
+}
+PACKAGES = {"torch": "torch", "hf": "transformers"}  # that the extras need
 EVERYWHERE = {  # said once
     "self",
     "cls",
@@ -68,17 +85,17 @@ EVERYWHERE = {  # said once
 }
 
 
-def public(torch: bool = False) -> dict[str, Any]:
-    """Every public name and its object; with ``torch`` those of ``mssvm.torch`` instead."""
+def public(extra: str = "") -> dict[str, Any]:
+    """Every public name and its object; of ``extra`` ("torch", "hf") those of that door instead."""
     names: dict[str, Any] = {}
-    doors = ["torch"] if torch else ["", *(name for name in ms.__all__ if inspect.ismodule(getattr(ms, name)))]
+    doors = [extra] if extra else ["", *(name for name in ms.__all__ if inspect.ismodule(getattr(ms, name)))]
     for door in doors:
         module = getattr(ms, door) if door else ms
         for name in module.__all__:
             value = getattr(module, name)
             if not isinstance(value, (ModuleType, str)) and getattr(value, "__module__", "").startswith("mssvm"):
                 names[f"{door}.{name}".lstrip(".")] = value
-    methods = {f"torch.{owner}": own for owner, own in TORCH.items()} if torch else METHODS
+    methods = {f"{extra}.{owner}": own for owner, own in EXTRAS[extra].items()} if extra else METHODS
     for owner, own in methods.items():
         for name in own:
             names[f"{owner}.{name}"] = inspect.getattr_static(names[owner], name)
@@ -87,7 +104,9 @@ def public(torch: bool = False) -> dict[str, Any]:
 
 def documented(value: Any) -> Any:
     """The function or class behind a descriptor."""
-    return getattr(value, "__func__", None) or getattr(value, "fn", value)
+    if isinstance(value, AvailableMethod):
+        return value.method
+    return getattr(value, "__func__", value)
 
 
 def unsaid(value: Any) -> list[str]:
@@ -113,7 +132,26 @@ def world(folder: Path) -> dict[str, Any]:
 
         scores = {"node": torch.tensor([[[2.0, 0.0], [0.0, 1.0]]]), "edge": torch.zeros(2, 2)}
         given |= {"torch": torch, "scores": scores, "layer": ms.torch.StructuredLoss(ms.Chain(), eps_y=0.0, eps_h=1.0)}
+    if find_spec("transformers"):
+        given |= tagging_world()
     return given
+
+
+def tagging_world() -> dict[str, Any]:
+    """A tokenizer of two words, and a tagger at random."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, PreTrainedTokenizerFast
+
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    vocabulary = {word: number for number, word in enumerate((*special.values(), "the", "cat"))}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    words.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    encoder = BertConfig(vocab_size=len(vocabulary), **sizes)
+    tagger = ms.hf.StructuredTokenClassifier.from_encoder(encoder, ["D", "N"]).eval()
+    return {"tokenizer": PreTrainedTokenizerFast(tokenizer_object=words, **special), "tagger": tagger}
 
 
 def faults(name: str, value: Any, given: dict[str, Any]) -> list[str]:
@@ -138,7 +176,10 @@ def faults(name: str, value: Any, given: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     lacking = {}
-    names = public() | (public(torch=True) if find_spec("torch") else {})
+    names = public()
+    for extra, package in PACKAGES.items():
+        if find_spec(package):
+            names |= public(extra)
     with tempfile.TemporaryDirectory() as folder:
         given = world(Path(folder))
         for name, value in names.items():

@@ -19,7 +19,9 @@ def chains(n: int, rng: np.random.Generator) -> tuple[list[np.ndarray], list[np.
         switch = rng.integers(2, size=12)
         tags = [int(rng.integers(3))]
         for t in range(1, 12):
-            tags.append((tags[-1] + (1 if switch[t] else 2)) % 3 if rng.random() < 0.85 else int(rng.integers(3)))
+            step = 1 if switch[t] else 2
+            follows = rng.random() < 0.85
+            tags.append((tags[-1] + step) % 3 if follows else int(rng.integers(3)))
         y.append(np.array(tags))
         seen = np.eye(3)[y[-1]] * 0.8 + rng.normal(size=(12, 3))
         X.append(np.concatenate([seen, (2 * switch[:, None] - 1) + rng.normal(size=(12, 1))], axis=1))

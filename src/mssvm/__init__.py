@@ -6,8 +6,8 @@ clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetenso
 
 ``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
 ``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data, ``ms.conformal`` sets of labels with a promise,
-``ms.annotators`` votes of several people, ``ms.torch`` the family as a PyTorch layer. Names
-are imported when they are first used, so that ``import mssvm`` itself is quick.
+``ms.annotators`` votes of several people, ``ms.torch`` the family as a PyTorch layer, ``ms.hf`` taggers on the encoders
+of transformers. Names are imported when they are first used, so that ``import mssvm`` itself is quick.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ _DOORS = {
     "data": "mssvm.data",
     "engines": "mssvm.engines",
     "features": "mssvm.data.features",
+    "hf": "mssvm.hf",
     "inference": "mssvm.inference",
     "losses": "mssvm.losses",
     "metrics": "mssvm.data.metrics",

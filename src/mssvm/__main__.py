@@ -1,4 +1,4 @@
-"""The command ``mssvm``, also ``python -m mssvm``: stopping it is one line from the first imports on."""
+"""The command ``mssvm``, also ``python -m mssvm``; from the first import on, Ctrl-C prints a line, no traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> NoReturn:
     stop_at_once()
     from mssvm.cli import main as run
 
-    gc.set_threshold(100_000, 50, 50)  # most of what a command makes it keeps, so looking for garbage seldom pays
+    gc.set_threshold(100_000, 50, 50)  # commands keep most of their objects, so that collecting garbage seldom pays
     leave(run())
 
 

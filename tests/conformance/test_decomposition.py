@@ -20,8 +20,9 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, mask_from_indices
 from mssvm.engines import engine_of
-from mssvm.engines.decomposition import chains_of
+from mssvm.engines.decomposition import anneal, chains_of
 from mssvm.inference import Decompose
+from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.enumerate import score
 
 Rng = np.random.Generator
@@ -200,6 +201,37 @@ def test_answers_lie_between_bounds(engine: str, structure: str, setting: str, c
         got = plan.bind(query, eps_y, eps_h, instances)(case.theta)
         want = exactly(structure, setting, count, eps_y, eps_h)
         assert_answer(case, got, want, instances, maximum=eps_y == eps_h == 0.0)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("structure", [*FORESTS, *LOOPY])
+def test_annealing_finds_the_best_labelling(structure: str, setting: str, count: int) -> None:
+    """From any possible labelling to the maximum, on graphs this small; impossible ones stay as they are."""
+    case = case_of(structure, setting, count)
+    batch, allowed = case.batch, case.query.allowed
+    want = exactly(structure, setting, count, 0.0, 0.0).value
+    start = np.zeros(batch.n_vars, dtype=np.int64)
+    before = scores_of(case, start)
+    found = []
+    for threads in (1, 3):
+        states = start.copy()
+        every = np.arange(len(batch))
+        anneal(engine_of("native", threads), batch, case.theta, allowed, every, np.full(len(batch), 400), states)
+        found.append(states)
+    np.testing.assert_array_equal(found[0], found[1])
+    after = scores_of(case, found[0])
+    assert np.all(after >= before)
+    possible = np.isfinite(before)
+    np.testing.assert_array_equal(found[0][~possible[batch.owner]], 0)
+    np.testing.assert_allclose(after[possible], want[possible], rtol=1e-9, atol=1e-9)
+
+
+def scores_of(case: Case, states: Ints) -> Floats:
+    """theta of a labelling by instance; -inf where it is forbidden."""
+    labelling = Labelling(engine_of("native"), case.batch, case.theta, case.query, np.arange(len(case.batch)))
+    labelling.take(states)
+    return labelling.score
 
 
 def assert_answer(case: Case, got: Belief, want: Answer, instances: Ints, maximum: bool) -> None:

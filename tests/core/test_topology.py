@@ -194,3 +194,22 @@ def test_numbers_by_first_use(ids: list[int]) -> None:
     known = list(dict.fromkeys(ids))
     assert first.tolist() == [ids.index(k) for k in known]
     assert number.tolist() == [known.index(k) for k in ids]
+
+
+def test_a_topology_of_arrays_is_that_of_its_scopes():
+    cards = np.array([2, 3, 4, 2])
+    groups = [np.array([[0, 1], [2, 3]]), np.zeros((0, 2), dtype=np.int64), np.array([[3, 1, 0]])]
+    made = Topology.of_arrays(cards, groups)
+    assert made == Topology((2, 3, 4, 2), ((0, 1), (2, 3), (3, 1, 0)))
+    assert hash(made) == hash(Topology((2, 3, 4, 2), ((0, 1), (2, 3), (3, 1, 0))))
+    assert made != Topology((2, 3, 4, 2), ((0, 1), (2, 3), (3, 0, 1)))
+    assert made.scopes == ((0, 1), (2, 3), (3, 1, 0))
+    assert made.cards == (2, 3, 4, 2)
+    assert Topology.of_arrays(cards, []) == Topology((2, 3, 4, 2), ())
+
+
+def test_the_first_wrong_scope_is_named():
+    with pytest.raises(InputError, match=r"factor 1 has scope \(2, 0, 2\); it needs two or more different"):
+        Topology((2, 2, 2), ((0, 1), (2, 0, 2), (0, 9)))
+    with pytest.raises(InputError, match=r"factor 1 has scope \(0, 9\), but variables run from 0 to 2"):
+        Topology.of_arrays(np.array([2, 2, 2]), [np.array([[0, 1], [0, 9]]), np.array([[1, 1]])])

@@ -10,7 +10,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-WITH_TORCH = {"deep.md"}
+WITH_TORCH = {"deep.md", "export.md", "transformers.md"}  # run by tests/with_torch and tests/with_hf
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in WITH_TORCH], ids=lambda p: p.stem)

@@ -13,6 +13,7 @@ from builders import random_query
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines import clusters
 from mssvm.engines.base import METHODS
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
@@ -179,3 +180,22 @@ def test_elimination_stays_where_clusters_would_not_run_side_by_side() -> None:
         plan = ClusterPlan(batch, True, [clusters_of(topology) for topology in batch.topologies])
         assert plan.supports(query, *pair).tolist() == [able] * len(lengths)
     assert clusters_of(constrained(2, 300, 2, False)) is None
+
+
+def test_graphs_that_arrays_rule_out_have_no_clustering() -> None:
+    rng = np.random.default_rng(0)
+    ruled_out = 0
+    for _ in range(300):
+        n = int(rng.integers(1, 30))
+        n_factors = int(rng.integers(0, 2 * n)) if n > 1 else 0
+        ends = [rng.choice(n, 2, replace=False).tolist() for _ in range(n_factors)]
+        topology = Topology(rng.integers(1, 5, n).tolist(), ends)
+        graph: list[set[int]] = [set() for _ in range(n)]
+        for a, b in topology.scopes:
+            graph[a].add(b)
+            graph[b].add(a)
+        if clusters._has_no_clusters(topology):
+            ruled_out += 1
+            assert clusters._triangles(topology, graph) is None
+            assert clusters._layers(topology, graph) is None
+    assert ruled_out > 20

@@ -313,7 +313,7 @@ def test_a_sound_program_is_accepted() -> None:
         ("message_at", 0, 1 << 60, "message lies beyond"),
         ("message_size", 0, 5, "another size than the axes"),
         ("message_input", 0, 50, "goes to no input"),
-        ("shift_at", 0, 1 << 60, "shift lies beyond"),
+        ("shift_at", 0, 1 << 60, "shift is no input"),
         ("separator", 0, -1, "separator's variable is not there"),
         ("axis_size", 0, 1 << 60, "longer than a table"),
         ("input_at", 0, -1, "beyond the work vector"),

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError, MssvmError
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.recycling import WORTH_KEEPING, RecycledArray
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
@@ -210,14 +212,14 @@ def test_a_call_goes_on_where_its_cursor_is() -> None:
 def test_every_entry_of_the_marginals_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of results is not cleared before a call; an infeasible instance and masked states are zeros."""
 
-    def full_of_nothing(batch: Batch) -> Marginals:
-        return Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan))
+    def full_of_nothing(recycled: RecycledArray) -> Floats:
+        return np.full(recycled.size, np.nan)
 
     batch, theta, query = chains(9)
     theta.tables[:] = np.where(np.arange(len(theta.tables)) % 4 == 0, -np.inf, theta.tables)
     theta.unary[:3] = -np.inf
     query.allowed[[5, 40]] = False
-    monkeypatch.setattr(Marginals, "empty", full_of_nothing)
+    monkeypatch.setattr(RecycledArray, "empty", full_of_nothing)
     for eps_y, eps_h in ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0)):
         belief = NativeEngine().exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
         expected = reference(batch, theta, query, eps_y, eps_h)
@@ -225,8 +227,9 @@ def test_every_entry_of_the_marginals_is_written(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(belief.mu.tables, expected.mu.tables, atol=1e-12)
 
 
-def test_results_are_the_callers_own() -> None:
-    batch, theta, query = chains(9)
+@pytest.mark.parametrize("count", [9, WORTH_KEEPING // 8])
+def test_results_are_the_callers_own(count: int) -> None:
+    batch, theta, query = chains(count)
     bound = NativeEngine().exact(batch, ExactSettings()).bind(query, 1.0, 1.0)
     first = bound(theta)
     kept = first.mu.unary.copy(), first.mu.tables.copy()

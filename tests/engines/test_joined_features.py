@@ -19,7 +19,10 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
 
-LABELS, HIDDEN, FEATURES, N = 3, 2, 4, 41
+LABELS = 3
+HIDDEN = 2
+FEATURES = 4
+N = 41
 N_WEIGHTS = FEATURES * (LABELS + HIDDEN) + LABELS * max(LABELS, 2 * HIDDEN)
 
 

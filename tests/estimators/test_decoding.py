@@ -148,9 +148,9 @@ def test_one_label_an_instance_is_decided_alike() -> None:
         assert p.shape == (8, 3) and np.allclose(p.sum(axis=1), 1.0)
         assert np.array_equal(model.classes_[p.argmax(axis=1)], model.predict(NEW[0]))
     assert not hasattr(ms.CRF(), "predict_proba")
-    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'") as raised:
+    with pytest.raises(AttributeError, match=r"has no attribute 'predict_proba' on a Chain.* predict_marginals has"):
         ms.CRF().predict_proba(X)
-    assert "Chain has several labels an instance; predict_marginals" in str(raised.value.__cause__)
+    assert ms.CRF.predict_proba.__name__ == "predict_proba"
 
 
 def test_a_saved_model_decides_as_before(tmp_path: Any) -> None:

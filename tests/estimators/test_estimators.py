@@ -474,9 +474,12 @@ class TestWords:
         line = TrainingLine(ProgressLine("MSSVM"))
         line.begin(LBFGS(max_iter=9, schedule=(1.0, 0.5)).limit((0.0, 1.0)), 1, 2)
         start = "start 1 of 2, iteration 3, 1/s, objective 12.5, gap 0.1, 50% of inference converged, "
-        assert line.text(row) == f"{start}temperatures 0 and 1, at most 37 s left"  # 2 starts, 2 stages of 9 and an end
-        line.begin(LBFGS(max_iter=9).limit((1.0, 1.0)), 2, 2)
-        assert line.text(row).endswith("at most 6 s left")  # one stage of a likelihood
+        assert line.text(row) == f"{start}temperatures 0 and 1"  # 3 of 40 iterations, most of which may never run
+        line.begin(LBFGS(max_iter=5).limit((1.0, 1.0)), 2, 2)
+        assert line.text(row).endswith("at most 2 s left")  # the second half of one stage of a likelihood
+        epochs = Subgradient(max_iter=11)
+        line.begin(epochs.limit((1.0, 1.0)), 2, 2, None, epochs.uses_whole_budget)
+        assert line.text(row).endswith("temperatures 0 and 1, 9 s left")  # all epochs are run, and the mean is recorded
         ms.CRF(verbose=True, max_iter=2).fit(X, Y)
         assert "CRF: iteration" in capsys.readouterr().err
 

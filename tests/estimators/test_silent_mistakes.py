@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.core import room
+from mssvm.core import library, room
 from mssvm.core.errors import InputError, MemoryLimitError, MssvmWarning
 from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators.hooks import TrainingLine
@@ -134,6 +135,36 @@ def test_sizes_beyond_the_machine_are_one_sentence(monkeypatch: pytest.MonkeyPat
         LabelVocabulary(tuple(range(7))).encode(y, [(50,)])
 
 
+def test_weights_and_pictures_beyond_the_machine_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "machine_memory", lambda: 20_000)
+    rows = sparse.csr_array(([1.0], ([0], [4999])), shape=(1, 5000))
+    with pytest.raises(MemoryLimitError, match=r"one vector of 10,006 weights would need .* fewer features"):
+        ms.CRF(ms.Chain(), classes=["a", "b"]).fit([rows], [["a"]])
+    with pytest.raises(MemoryLimitError, match=r"22 features of 10,000 pixels would need .* scale the picture down"):
+        ms.features.image(np.zeros((100, 100, 3)))
+
+
+def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(room, "CONTAINER", limit)
+    installed = room.machine_memory.__wrapped__()
+    limit.write_text("max\n")
+    assert room.machine_memory.__wrapped__() == installed
+    limit.write_text("1048576\n")
+    assert room.machine_memory.__wrapped__() == 1048576
+
+
+def test_kernels_without_memory_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def mssvm_error(self) -> bytes:
+            return b"out of memory."
+
+    monkeypatch.setattr(library, "load", Library)
+    error = library._error("mssvm_segments", library._NO_MEMORY)
+    assert isinstance(error, MemoryLimitError)
+    assert str(error).startswith("there is not enough memory for mssvm_segments; use fewer instances at a time")
+
+
 def test_allocations_that_fail_are_one_sentence() -> None:
     def explode(*args: Any) -> Any:
         raise MemoryError("Unable to allocate 223. GiB for an array with shape (9, 9) and data type float64")
@@ -181,7 +212,9 @@ def test_progress_speaks_of_trials_and_does_not_count_them() -> None:
     told = line.text(Row(**{**blank, "iteration": 0, "seconds": 325.0, "objective": 9.0}))
     assert told.startswith("choosing the step size, 325 s, objective 9")
     told = line.text(Row(**{**blank, "iteration": 10, "seconds": 335.0, "objective": 9.0}))
-    assert "iteration 10, 1/s" in told and "at most 2 min left" in told
+    assert "iteration 10, 1/s" in told and "left" not in told  # 90 more iterations, or one
+    told = line.text(Row(**{**blank, "iteration": 80, "seconds": 405.0, "objective": 9.0}))
+    assert "iteration 80, 1/s" in told and "at most 20 s left" in told
 
 
 class Tensor:

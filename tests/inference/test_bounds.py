@@ -122,6 +122,55 @@ def test_gradients_in_shifts_and_weights(eps_y: float, eps_h: float) -> None:
             assert (up - down) / (2 * h) == pytest.approx(expected, abs=1e-5)
 
 
+def triples(rng: np.random.Generator, zeros: float, strength: float) -> tuple[Batch, Potentials, Query]:
+    """Six variables in tables of three: mini-buckets of small tables share several variables."""
+    scopes = tuple(tuple(int(v) for v in rng.permutation(6)[:3]) for _ in range(8))
+    batch = Batch.build([Topology((2, 2, 3, 2, 2, 2), scopes)])
+    theta = Potentials(strength * rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+    theta.tables[rng.random(batch.n_table_entries) < zeros] = -np.inf
+    allowed = np.ones(batch.n_states, dtype=bool)
+    allowed[int(rng.integers(2))] = rng.random() < 0.5  # evidence, in half of the models
+    return batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [1.0, 300.0, 3e4])
+@pytest.mark.parametrize("zeros", [0.0, 0.3])
+def test_shifts_of_all_shared_variables_never_lower_the_bound_below_the_value(zeros: float, strength: float) -> None:
+    rng = np.random.default_rng(7)
+    wide = 0
+    for _ in range(250):
+        batch, theta, query = triples(rng, zeros, strength)
+        eps_y, eps_h = TEMPERATURES[rng.integers(len(TEMPERATURES))]
+        value = Enumerate()(batch, theta, query, eps_y, eps_h).value[0]
+        instance = OneInstance.of(batch, 0, theta, query)
+        relaxation = Relaxation(instance, instance.order(eps_y == eps_h), 12, eps_y, eps_h)
+        wide += bool((relaxation.program.shift_size > relaxation.program.card).any())
+        slack = 1e-9 * max(1.0, abs(value)) if value > -np.inf else 0.0
+        plain = relaxation.run()
+        matched = relaxation.run(match=True)
+        optimised = relaxation.improve(12, warm_start=True)
+        assert min(plain, matched, optimised) >= value - slack
+        assert optimised <= matched + slack
+    assert wide > 100
+
+
+def test_matching_forbids_in_all_mini_buckets_what_one_of_them_forbids() -> None:
+    """Two tables of four variables, of which they share three: in each the entries allowed are those of both."""
+    rng = np.random.default_rng(8)
+    batch = Batch.build([Topology((2,) * 5, ((0, 1, 2, 3), (0, 1, 2, 4)))])
+    theta = Potentials(np.zeros(batch.n_states), rng.normal(size=batch.n_table_entries))
+    first = theta.tables[:16].reshape(8, 2)
+    second = theta.tables[16:].reshape(8, 2)
+    first[:4] = -np.inf
+    second[4:7] = -np.inf
+    query = Query.of(batch, np.ones(5, dtype=bool))
+    relaxation = Relaxation(OneInstance.of(batch, 0, theta, query), range(5), 16, 0.0, 1.0)
+    assert relaxation.program.shift_size.max() == 8
+    assert relaxation.run() > relaxation.run(match=True) + 1e-3
+    assert relaxation.run() == pytest.approx(first[7].max() + second[7].max())
+
+
 def test_infeasible_instances_are_seen_by_the_bound() -> None:
     batch = Batch.build([Topology((2, 2), ((0, 1), (0, 1)))])
     theta = Potentials(np.zeros(4), np.array([0.0, -np.inf, -np.inf, 0.0, -np.inf, 0.0, 0.0, -np.inf]))

@@ -92,7 +92,10 @@ def test_sweeps_never_raise_the_bound_and_it_holds(seed: int) -> None:
 def test_native_sweeps_are_those_of_the_reference(seed: int) -> None:
     draw = Draw(1000 + seed)
     every = np.arange(len(draw.batch))
-    mu, values, residual, states = [], [], [], []
+    mu: list[Any] = []
+    values: list[Any] = []
+    residual: list[Any] = []
+    states: list[Any] = []
     for engine in (NATIVE, REFERENCE):
         run = chains_of(engine, draw.batch, every).run()
         run.load(draw.theta, draw.query.allowed, draw.eps, draw.eps)
@@ -245,6 +248,72 @@ def test_threads_do_not_change_bits() -> None:
     for one, two in ((0, 1), (0, 2)):
         for first, second in zip(found[one], found[two], strict=True):
             np.testing.assert_array_equal(first, second)
+
+
+LARGE = {
+    "one picture": ((40, 24, False),),
+    "eight neighbours": ((33, 21, True),),
+    "wide": ((17, 60, False),),
+    "pictures of two sizes": ((24, 26, False),) * 9 + ((40, 16, False),) * 3,
+}
+
+
+def large_case(
+    sizes: tuple[tuple[int, int, bool], ...], tied: bool, strength: float
+) -> tuple[Batch, Potentials, Query]:
+    """Grids of several bands with masks, roles and some forbidden pairs."""
+    rng = np.random.default_rng(8)
+    made = {size: grid(size[0], size[1], (3,) * (size[0] * size[1]), size[2]) for size in dict.fromkeys(sizes)}
+    graphs = [made[size] for size in sizes]
+    names = [np.arange(graph.n_factors) % 2 for graph in graphs] if tied else None
+    batch = Batch.build(graphs, names)
+    tables = strength * rng.normal(size=batch.n_table_entries)
+    if not tied:
+        tables[rng.random(len(tables)) < 0.02] = -np.inf
+    allowed = rng.random(batch.n_states) < 0.9
+    allowed[batch.unary_ptr[:-1]] = True
+    query = Query(rng.random(batch.n_vars) < 0.3, allowed)
+    return batch, Potentials(strength * rng.normal(size=batch.n_states), tables), query
+
+
+@pytest.mark.parametrize("sizes", LARGE)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.5, 0.5), (0.3, 1.0)])
+def test_threads_of_one_picture_do_not_change_bits(sizes: str, tied: bool, eps_y: float, eps_h: float) -> None:
+    batch, theta, query = large_case(LARGE[sizes], tied, {True: 1.0, False: 300.0}[tied])
+    hidden = None if eps_y == eps_h else ~query.output & (query.n_allowed(batch) > 1)
+
+    def answer(threads: int) -> list[np.ndarray]:
+        run = chains_of(engine_of("native", threads), batch, np.arange(len(batch)), hidden).run()
+        run.load(theta, query.allowed, eps_y, eps_h)
+        value = run.sweep(2)
+        if eps_y == 0.0:
+            states = np.zeros(batch.n_vars, dtype=np.int64)
+            run.decode(states)
+            return [value, run.state, states]
+        mu = Marginals.zeros(batch)
+        residual = run.read(mu)
+        return [value, run.state, mu.unary, mu.tables, residual]
+
+    one = answer(1)
+    for threads in (2, 5):
+        for first, second in zip(one, answer(threads), strict=True):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("strength", [1.0, 300.0, 3e4])
+def test_bands_are_those_of_the_reference(tied: bool, strength: float) -> None:
+    batch, theta, query = large_case(((20, 18, False),), tied, strength)
+    found = []
+    for engine in (engine_of("native", 3), REFERENCE):
+        run = chains_of(engine, batch, np.arange(len(batch))).run()
+        run.load(theta, query.allowed, 0.5, 0.5)
+        mu = Marginals.zeros(batch)
+        found.append([run.sweep(1), run.read(mu), mu.unary, mu.tables])
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-8, atol=1e-8)
 
 
 def scribbled(n: int = 3, side: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:

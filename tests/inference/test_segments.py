@@ -282,5 +282,5 @@ def test_spans_of_the_best_segmentation_and_their_probabilities():
 
 def test_an_engine_without_kernels_is_refused_in_a_sentence():
     layout = LAYOUTS["plain"]
-    with pytest.raises(ms.errors.UnsupportedError, match="native engine only"):
+    with pytest.raises(ms.errors.UnsupportedError, match="native and torch engines only"):
         SegmentInference(layout).plan(segment_batch(layout, [3]), engine_of("reference"))

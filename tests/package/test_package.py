@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "mssvm"
 
 
 def test_importing_the_package_loads_no_optional_dependency():
-    late = {"torch", "dask", "distributed", "cv2", "matplotlib", "piqp"}
+    late = {"torch", "transformers", "dask", "distributed", "cv2", "matplotlib", "piqp"}
     code = "import sys, mssvm; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -33,6 +33,14 @@ def test_without_pytorch_the_layer_says_what_to_install(monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingExtraError, match=re.escape('pip install "mssvm[torch]"')):
         import_module("mssvm.torch")
+
+
+def test_without_transformers_taggers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for name in [name for name in sys.modules if name.startswith("mssvm.hf")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=re.escape('pip install "mssvm[hf]"')):
+        import_module("mssvm.hf")
 
 
 PUBLIC = [

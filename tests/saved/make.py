@@ -76,7 +76,12 @@ def named_data() -> Data:
             guess = before if rng.random() < 0.8 else "O"
             items.append({f"looks={guess}": True, "long": float(rng.random()), "first": t == 0})
             draw = rng.random()
-            labels.append(ms.MISSING if draw < 0.15 else {before, "O"} if draw < 0.25 else before)
+            label: Any = before
+            if draw < 0.15:
+                label = ms.MISSING
+            elif draw < 0.25:
+                label = {before, "O"}
+            labels.append(label)
         X.append(items)
         y.append(labels)
     return X, y

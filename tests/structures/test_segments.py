@@ -161,7 +161,9 @@ def test_members_and_solvers_learn_lengths(name):
     hidden = 0 if name.startswith(("SSVM", "CRF")) else 2
     X, sites, _ = drawn(n=40, length=20, noise=1.2)
     X_new, new, _ = drawn(n=40, length=20, noise=1.2, seed=1)
-    y = sites if hidden == 0 else [[v if t % 4 else ms.MISSING for t, v in enumerate(row)] for row in sites]
+    y = sites
+    if hidden:
+        y = [[v if t % 4 else ms.MISSING for t, v in enumerate(row)] for row in sites]
     fitted = MEMBERS[name](structure=ms.Segments(max_length=6, hidden=hidden)).fit(X, y)
     chain = MEMBERS[name.split(" ")[0]](structure=ms.Chain()).fit(X, sites)
     assert fitted.score(X_new, new) > chain.score(X_new, new) + 0.02

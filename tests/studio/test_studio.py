@@ -17,8 +17,10 @@ import pytest
 from mssvm.cli import main
 from mssvm.core.errors import InputError
 from mssvm.data.readers import png
+from mssvm.studio import sequences
 from mssvm.studio.journal import Journal
-from mssvm.studio.pictures import PictureProject, _coarse_labels, covered_pixels
+from mssvm.studio.learner import Learner
+from mssvm.studio.pictures import REGION, PictureProject, _coarse_labels, covered_pixels
 from mssvm.studio.sequences import SequenceProject
 from studio.serving import LEFT, RIGHT, serving, stroke, two_colours
 
@@ -274,3 +276,41 @@ def test_two_tabs_see_the_same_state(tmp_path: Path) -> None:
             client.json("/api/events", LEFT)
             for tab in (first, second):
                 assert json.loads(tab.readline()[len(b"data: ") :])["marks"] == 1
+
+
+def test_suggestions_are_places_without_strokes_and_apart(tmp_path: Path) -> None:
+    project = PictureProject(two_colours(tmp_path))
+    for event in (LEFT, RIGHT):
+        project.record(event)
+    learner = Learner(project, lambda: None)
+    learner.learn_now()
+    found = project.suggestions(learner.model, 3)
+    assert len(found) == 3
+    assert [one["gain"] for one in found] == sorted((one["gain"] for one in found), reverse=True)
+    for k, one in enumerate(found):
+        assert project.raster(0)[int(one["y"]), int(one["x"])] == -1
+        for other in found[:k]:
+            assert max(abs(one["x"] - other["x"]), abs(one["y"] - other["y"])) > REGION
+    assert project.suggest(learner.model) == found[0]
+    project.record(stroke(0, (30, 20), radius=100.0))
+    assert project.suggestions(learner.model, 3) == [], "everything has a label"
+
+
+def test_suggestions_in_long_files_are_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "POOL", 3)
+    path = tmp_path / "notes.txt"
+    path.write_text("\n".join(f"Ann saw {k} ." for k in range(30)) + "\n")
+    project = SequenceProject(path)
+    for start, label in ((0, 1), (1, 0), (2, 0), (3, 0)):
+        project.record({"kind": "mark", "item": 0, "class": label, "start": start, "stop": start + 1})
+    learner = Learner(project, lambda: None)
+    learner.learn_now()
+    items = set()
+    for _ in range(4):
+        found = project.suggestions(learner.model, 2)
+        assert len(found) == 2
+        assert len({one["item"] for one in project.suggestions(learner.model, 100)}) == 3
+        items |= {one["item"] for one in found}
+        project.record({"kind": "class", "name": f"class {project.version}"})
+    assert 0 not in items, "its words have labels"
+    assert len(items) > 3, "another sample after every change"

@@ -14,13 +14,14 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines.elimination import compile_elimination
 from mssvm.engines.program import Program
 from mssvm.inference.bounds import relaxation
+from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.branching import BranchAndBound
-from mssvm.uai.local_search import LocalSearch
+from mssvm.uai.local_search import CONDITIONING, LocalSearch
 from mssvm.uai.search import AnytimeSearch, SearchProgress
 
 
@@ -174,6 +175,40 @@ def test_blocks_escape_infeasible_outputs() -> None:
     search.best = np.arange(n) % 2
     LocalSearch(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])
+
+
+def test_outputs_can_be_held_along_the_evaluators_order() -> None:
+    """Whatever the plain order needs: where outputs can be evaluated, conditioning has tables of that size."""
+    rng = np.random.default_rng(12)
+    for _ in range(20):
+        batch, theta, query = grid(rng, 5, 5)
+        search = AnytimeSearch(Anytime(ibound=4), OneInstance.of(batch, 0, theta, query), 1.0)
+        assert sorted(search.evaluation_order) == list(range(25))
+        if not search.evaluator.exact:
+            continue
+        order = search.evaluation_order
+        conditioned = ConditionedElimination(search.instance, order, search.entries, search.outputs, 0.0, 1.0)
+        assert conditioned.fits
+        held = conditioned.hold(rng)
+        assert held is not None
+        states = np.zeros(25, dtype=np.int64)
+        value, best = conditioned.maximise(held, states)
+        outputs = np.flatnonzero(query.output)
+        clamped = query.clamp(batch, outputs, best[outputs])
+        assert value == pytest.approx(Exact()(batch, theta, clamped, 0.0, 1.0).value[0])
+
+
+def test_a_search_that_can_hold_nothing_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, theta, query = grid(np.random.default_rng(13), 3, 4)
+    monkeypatch.setattr(ConditionedElimination, "hold", lambda *_: None)
+    search = AnytimeSearch(Anytime(ibound=12), OneInstance.of(batch, 0, theta, query), 1.0)
+    search.offer(np.zeros(12, dtype=np.int64))
+    best = float(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])
+    local_search = LocalSearch(search)
+    local_search.run(monotonic() + 2.0, max_kicks=3)
+    assert not local_search.conditionable
+    assert local_search.seconds[CONDITIONING] == 0.0
+    assert search.lower == pytest.approx(best)
 
 
 def test_several_instances_with_shared_tables_and_evidence() -> None:

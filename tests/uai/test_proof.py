@@ -83,6 +83,17 @@ def test_a_proof_stops_in_the_middle_and_goes_on() -> None:
     assert turns > 1 and search.lower == pytest.approx(best) and search.proven
 
 
+def test_a_proof_whose_memory_is_short_goes_on_depth_first() -> None:
+    batch, theta, query = grid(np.random.default_rng(11), 4, 5)
+    best = Exact()(batch, theta, query, 0.0, 1.0).value[0]
+    search = AnytimeSearch(Anytime(ibound=8), OneInstance.of(batch, 0, theta, query), 1.0)
+    search.proof_entries = 4
+    search.memory_limit = 1
+    proof = Proof(search, Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0))
+    proof.run(monotonic() + 60.0)
+    assert proof.done and search.proven and search.lower == pytest.approx(best)
+
+
 def test_minimising_again_goes_on_from_what_there_is_and_stops_at_enough() -> None:
     batch, theta, query = grid(np.random.default_rng(2), 4, 5)
     instance = OneInstance.of(batch, 0, theta, query)

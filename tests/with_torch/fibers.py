@@ -9,24 +9,34 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from mssvm.engines.torch import chains, grids, pairs, trees
-from mssvm.engines.torch.nvrtc import CudaKernel
+from mssvm.engines.torch import chains, grids, padded, pairs, segments, trees
+from mssvm.engines.torch.nvrtc import CudaKernel, source_text
 
 SHARED = "extern __shared__ __align__(16) unsigned char raw[];"  # as much as a multiprocessor has
+
+
+DEVICES = ["fibers", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def kernel_device(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The PyTorch device for one of ``DEVICES``; with "fibers", CPU tensors go through the kernels."""
+    if name == "cuda":
+        return name
+    install(monkeypatch)
+    return "cpu"
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPU tensors go through the kernels."""
     if compiler() is None:
         pytest.skip("there is no C++ compiler")
-    for room in (chains, grids, pairs, trees):
+    for room in (chains, grids, padded, pairs, segments, trees):
         monkeypatch.setattr(room, "kernel", kernel)
         monkeypatch.setattr(room, "available", lambda device: True)
     monkeypatch.setattr(pairs, "_recorded", lambda part: part)
@@ -65,9 +75,8 @@ def kernel(
 
 @lru_cache(maxsize=64)
 def _library(source: str, name: str, kind: str, numbers: str) -> ctypes.CDLL:
-    folder = files("mssvm.engines.torch").joinpath("kernels")
-    structs = folder.joinpath("common.cu").read_text().partition("\n\n")[2]
-    text = folder.joinpath(source).read_text().replace('extern "C" __global__', "static")
+    structs = source_text("common.cu").partition("\n\n")[2]
+    text = source_text(source).replace('extern "C" __global__', "static")
     text = text.replace(SHARED, "static __align__(16) unsigned char raw[240000];")
     found = re.search(rf"__launch_bounds__\([^)]*\)\s+{name}\(\s*(.*?)\)\s*{{", text, re.DOTALL)
     assert found is not None

@@ -116,7 +116,8 @@ def data(kind: str) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("member", ["MSSVM", "LSSVM", "HCRF", "CRF", "M3E", "ModLat", "EpsilonSSVM"])
 def test_members_train_on_the_engine(member: str, kind: str) -> None:
     X, y = data(kind)
-    structure = ms.Grid() if kind == "grid" else ms.Chain(hidden=0 if member == "CRF" else 2)
+    hidden = 0 if member == "CRF" else 2
+    structure = ms.Grid() if kind == "grid" else ms.Chain(hidden=hidden)
     settings = {"max_iter": 4, "random_state": 0}
     theirs = getattr(ms, member)(structure, **settings).fit(X, y)
     ours = getattr(ms, member)(structure, device=DEVICES[-1], **settings).fit(X, y)
@@ -287,7 +288,10 @@ def test_sweeps_of_many_states_and_tables_far_from_zero(eps: tuple[float, float]
     """Twelve states, tables with a large constant, half of the variables outputs: the same messages as plain torch,
     and the same after many sweeps, which a GPU records."""
     case = grid_case(3, 4, 5, 12)
-    batch, rng, every, found = case.batch, np.random.default_rng(3), np.arange(3), []
+    batch = case.batch
+    rng = np.random.default_rng(3)
+    every = np.arange(3)
+    found = []
     theta = Potentials(case.theta.unary, 0.3 * case.theta.tables + 150.0)
     outputs = rng.random(batch.n_vars) < 0.5
     t = Temperatures.one(batch.n_vars, eps[0]) if eps[0] == eps[1] else Temperatures(outputs, *eps)

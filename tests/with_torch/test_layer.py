@@ -321,7 +321,7 @@ def test_the_page_about_deep_models_runs() -> None:
 def test_labels_on_a_device_become_what_the_host_makes_of_them(name: str, loss: Any) -> None:
     model: Model = MODELS[name]()
     ours = layer(model, loss=loss)
-    laid = ours._lay_out(model.scores, **model.shape)
+    laid = ours.lay_out(model.scores, **model.shape)
     if not torch.is_tensor(model.y):
         assert sample_on_device(laid, model.y, None, loss) is None  # lists go through the host
         return
@@ -341,7 +341,7 @@ def test_labels_on_a_device_become_what_the_host_makes_of_them(name: str, loss: 
 
 def test_bad_labels_on_a_device_are_left_to_the_host_to_name() -> None:
     model: Model = MODELS["chains with ends and candidates"]()
-    laid = layer(model)._lay_out(model.scores, **model.shape)
+    laid = layer(model).lay_out(model.scores, **model.shape)
     bad = [torch.full((2, 3), K), model.y.double(), model.y[:1], model.y[..., None], model.y > 0]
     assert all(sample_on_device(laid, y, None, Hamming()) is None for y in bad)
     for weight in (-torch.ones(2, 3), torch.full((2, 3), torch.nan), torch.ones(2), torch.ones(2, 3, 2)):

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import public_names
 
-NAMES = public_names.public(torch=True)
+NAMES = public_names.public("torch")
 
 
 @pytest.mark.parametrize("name", NAMES)

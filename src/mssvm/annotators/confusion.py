@@ -1,7 +1,7 @@
 """Confusion tables of annotators: p_a(vote | true label), and the evidence that votes give for true labels.
 
 Every annotator has one table, or one for each vote that they gave to the site before (``context="previous"``): a crowd
-worker who has begun a span goes on with it, whatever the truth (Simpson and Gurevych 2019, sequential annotators).
+worker who has begun a span continues it, whatever the truth (Simpson and Gurevych 2019, sequential annotators).
 Tables shrink towards one that all annotators share, with ``strength`` pseudo-votes a row; the shared table shrinks
 towards the identity, with ``diagonal`` pseudo-votes a row. So few votes by one annotator do not overfit, and without
 any votes everybody is perfect. With ``groups`` an annotator's table shrinks towards that of the group, and the group's

@@ -1,4 +1,4 @@
-"""What a project manager looks at: sites worth a second look, and annotators who need help."""
+"""For managers of annotation projects: sites worth a second look, and annotators who need help."""
 
 from __future__ import annotations
 

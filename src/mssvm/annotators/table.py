@@ -91,7 +91,7 @@ class AnnotatorTable:
         return self.to_text()
 
     def to_text(self, most: int | None = None) -> str:
-        """The table as text, the least accurate first; with ``most`` only so many rows, and a line that says so.
+        """The table as text, the least accurate first; at most ``most`` rows, then a line that counts the others.
 
         >>> crowd = ms.annotators.simulate(20, 10, seed=0)
         >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(max_iter=2, tol=1.0), random_state=0)

@@ -160,8 +160,8 @@ class Votes:
     def encode(
         cls, raw: RawVotes, sizes: Ints, vocabulary: LabelVocabulary, names: Sequence[Hashable] | None = None
     ) -> Votes:
-        """Votes as numbers; ``sizes`` has the sites of every instance. Annotators who are not among ``names`` are
-        added behind them."""
+        """Votes as numbers; ``sizes`` has the number of sites of every instance. Annotators who are not among ``names``
+        are appended to them."""
         if len(raw.votes) != len(sizes):
             raise InputError(f"votes has {len(raw.votes)} instances and X has {len(sizes)}; they must match.")
         number = {name: k for k, name in enumerate(names if names is not None else raw.annotators())}

@@ -101,7 +101,7 @@ def _command(arguments: list[str] | None) -> int:
 
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:
-    # Without the place in this package's code, which says nothing to a user of the command.
+    # Without file and line of this package's code, which mean nothing to a user of the command.
     print(f"mssvm: {printable(str(message))}", file=sys.stderr)
 
 

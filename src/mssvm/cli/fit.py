@@ -156,7 +156,7 @@ def _train(
 
 
 def _targets(estimator: Any, train: Dataset) -> list[Any]:
-    """What is learned from: labels, or votes beside what labels there are."""
+    """The targets of training: labels, or votes together with the labels that are known."""
     if estimator.annotators is None:
         return train.labels
     return with_gold(o.votes_of(train), train.y if train.y is not None else train.unlabelled())

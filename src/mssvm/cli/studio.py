@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mssvm.annotators import Annotators
 from mssvm.core.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def write_files(project: Project) -> None:
     if data is None:
         raise InputError("there are marks of less than two classes; mark more in mssvm studio first.")
     model = project.new_model().set_params(classes=data.classes)
+    if data.votes:
+        model.set_params(annotators=Annotators())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(data.X, data.y)

@@ -1,8 +1,8 @@
 """Sets of labels and of spans that contain the truth as often as promised, whatever the model is worth.
 
-A fitted model gives every label (or span) a score of strangeness; held-out instances say how strange the truth may be.
-What is promised is a theorem (conformal risk control, Angelopoulos et al. 2022) that assumes one thing: calibration and
-new instances are exchangeable. ``thresholds`` has it, ``LabelSets`` and ``SpanSets`` use it.
+A fitted model gives every label (or span) a nonconformity score, its strangeness; held-out instances show how strange
+true labels are. The promise is a theorem (conformal risk control, Angelopoulos et al. 2022) that assumes one thing:
+calibration and new instances are exchangeable. ``thresholds`` implements it, ``LabelSets`` and ``SpanSets`` use it.
 """
 
 from mssvm.conformal.labels import LabelSets

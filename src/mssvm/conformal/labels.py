@@ -29,8 +29,8 @@ class LabelSets:
     by_class : bool
         Keep the promise for the sites of every class by itself: rare classes are not sacrificed to frequent ones.
     score : "probability" or "cumulative"
-        A label is strange if its probability is small: the smallest sets. Or if more probable labels already add up to
-        much: sets that grow where the model is unsure.
+        What makes a label strange. "probability": its own is small, which gives the smallest sets. "cumulative": the
+        probabilities of more probable labels already add up to much, which makes sets grow where the model is unsure.
 
     The promise assumes that instances of calibration and of prediction are exchangeable, and that labels missing in
     calibration are missing at random. Of a candidate set in calibration every member counts as possibly true.

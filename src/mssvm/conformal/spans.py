@@ -1,7 +1,7 @@
 """Span sets of sequences with BIO tags: every span that is probable enough, by a threshold from held-out data.
 
-The probability of a span is its share among the k best taggings: the sum of exp(score / T) of those that have it over
-the sum of all k. A true span that none of them has is as strange as can be.
+The probability of a span is its share among the k best taggings: the sum of exp(score / T) of those that contain it,
+divided by the sum of all k. A true span that none of them contains has the largest strangeness.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""A cache of results with a limit on its total size."""
+"""Caches of results with a limit on their total size."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Generic, Self, TypeVar
+from typing import Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = ParamSpec("P")
 
 
 @dataclass(eq=False)
@@ -46,3 +47,59 @@ class LRUCache(Generic[K, V]):
                 _, oldest = self._items.popitem(last=False)
                 self._total -= self.size(oldest)
         return value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._items.clear()
+            self._total = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Sized(NamedTuple, Generic[V]):
+    """A cached value with the size that it counts for."""
+
+    value: V
+    size: int
+
+
+class SizedFunction(Generic[P, V]):
+    """A function whose recent results are cached, as by ``functools.lru_cache``, up to a total size of ``capacity``.
+
+    ``size`` computes the size of a result from the arguments, which must be hashable. ``misses`` counts the calls that
+    computed a result.
+    """
+
+    def __init__(self, function: Callable[P, V], capacity: int, size: Callable[..., int]) -> None:
+        self.function = function
+        self.size = size
+        self.misses = 0
+        self.cache: LRUCache[tuple[Hashable, ...], Sized[V]] = LRUCache(capacity, _size)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+        def make(key: tuple[Hashable, ...]) -> Sized[V]:
+            self.misses += 1
+            return Sized(self.function(*args, **kwargs), self.size(*args, **kwargs))
+
+        return self.cache.get((*args, *kwargs.items()), make).value
+
+    def cache_clear(self) -> None:
+        """Forget all results."""
+        self.cache.clear()
+        self.misses = 0
+
+
+def cached_by_size(capacity: int, size: Callable[..., int]) -> Callable[[Callable[P, V]], SizedFunction[P, V]]:
+    """Decorator: caches the recent results of a function, whose ``size`` depends on its arguments."""
+
+    def decorate(function: Callable[P, V]) -> SizedFunction[P, V]:
+        return SizedFunction(function, capacity, size)
+
+    return decorate
+
+
+def _size(sized: Sized[V]) -> int:
+    return sized.size

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Context in which the collector does not run: during imports it takes a sixth of the time and finds no garbage."""
+    """Context in which the collector does not run: during imports it takes a sixth of the time and finds nothing."""
     if not gc.isenabled():
         yield
         return

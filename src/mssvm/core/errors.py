@@ -52,7 +52,7 @@ class InputError(MssvmError, ValueError):
 
 
 class MemoryLimitError(MssvmError, MemoryError):
-    """An exact computation would need more memory than allowed.
+    """A computation would need more memory than allowed, or than the machine has.
 
     >>> grid = np.zeros((40, 40, 1))
     >>> ms.CRF(ms.Grid(), inference="exact", memory_limit=1000).fit([grid], [np.arange(1600).reshape(40, 40) % 2])

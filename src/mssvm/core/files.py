@@ -51,8 +51,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Refuse other processes that want to write ``path`` under this lock.
 
-    The lock is one on a file beside ``path``, which the system releases however the process ends. On systems without
-    such locks there is none.
+    It locks a file beside ``path``; the system releases the lock however the process ends. On systems without such
+    locks nothing is refused.
     """
     lock_path = path.with_name(f".{path.name}.lock")
     try:

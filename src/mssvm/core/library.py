@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
+from mssvm.core.room import LESS
 
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
 VERSION = 1  # of the interface; ``mssvm_version`` of the library must agree
@@ -43,11 +44,13 @@ class ArrayKind:
 
     def encode(self, name: str, value: Any) -> tuple[int, int]:
         """The values to pack; TypeError if the array has another type or is not contiguous."""
-        if not isinstance(value, np.ndarray) or value.dtype != self.dtype or not value.flags.c_contiguous:
-            kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
-            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {kind}.")
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {type(value).__name__}.")
+        flags = value.flags
+        if value.dtype != self.dtype or not flags.c_contiguous:
+            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {value.dtype} array.")
         size = value.size
-        if size and value.flags.writeable:
+        if size and flags.writeable:
             return ctypes.addressof(_BYTE.from_buffer(value)), size  # four times as fast as value.ctypes.data
         return value.ctypes.data, size
 
@@ -133,12 +136,15 @@ class Record:
     def changed(self, **values: Any) -> Record:
         """A copy with some fields replaced; every thread uses its own."""
         other = object.__new__(Record)
+        buffer = bytearray(self._buffer)
         other.kind = self.kind
-        other._held = dict(self._held)
-        other._buffer = bytearray(self._buffer)
-        other.address = ctypes.addressof(_BYTE.from_buffer(other._buffer))
+        other._held = self._held | values
+        other._buffer = buffer
+        other.address = ctypes.addressof(_BYTE.from_buffer(buffer))
+        places = self.kind.places
         for name, value in values.items():
-            other.set(name, value)
+            kind, layout, at = places[name]
+            layout.pack_into(buffer, at, *kind.encode(name, value))
         return other
 
     def set(self, name: str, value: Any) -> None:
@@ -181,7 +187,7 @@ FUNCTIONS: list[Function] = []  # all declared functions; tests call each with i
 def _error(symbol: str, code: int) -> Exception:
     message = load().mssvm_error().decode()
     if code == _NO_MEMORY:
-        return MemoryLimitError(f"{symbol}: {message}")
+        return MemoryLimitError(f"there is not enough memory for {symbol}; {LESS}.")
     if code == _REFUSED:
         return MssvmError(f"{symbol}: {message}")
     return RuntimeError(f"{symbol}: {message}")

@@ -88,7 +88,7 @@ class ProgressLine:
 
     def _overwriting(self, text: str) -> str:
         """``text`` with the control characters that put it in place of the last line."""
-        if self._notebook:  # which know carriage returns, but no escape sequence that clears a line
+        if self._notebook:  # notebooks know carriage returns, but no escape sequence that clears a line
             return f"\r{text.ljust(self._shown)}"
         return f"\r{text}\x1b[K"
 

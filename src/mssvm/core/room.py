@@ -7,19 +7,26 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 from mssvm.core.errors import MemoryLimitError
 
 UNKNOWN = 1 << 62  # where the system does not say
+LESS = "use fewer instances at a time, fewer features, fewer classes or hidden states, or shorter segments"
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 @cache
 def machine_memory() -> int:
-    """Bytes of memory of this machine."""
+    """Bytes of memory of this machine, or of the container that the process runs in."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
-        return UNKNOWN
+        installed = UNKNOWN
+    try:
+        return min(installed, int(CONTAINER.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return installed
 
 
 def check_room(n_bytes: float, what: str, remedy: str) -> None:
@@ -27,18 +34,18 @@ def check_room(n_bytes: float, what: str, remedy: str) -> None:
     do."""
     if n_bytes <= machine_memory():
         return
-    has = machine_memory() / 2**30
-    raise MemoryLimitError(f"{what} would need {n_bytes / 2**30:,.0f} GiB, and this machine has {has:,.0f}; {remedy}.")
+    needed = n_bytes / 2**30
+    available = machine_memory() / 2**30
+    raise MemoryLimitError(f"{what} would need {needed:,.3g} GiB, and this machine has {available:,.3g}; {remedy}.")
 
 
 @contextmanager
 def one_sentence_for_memory() -> Iterator[None]:
-    """Allocations that fail all the same, with a sentence that says what to do."""
+    """Context in which a failed allocation raises ``MemoryLimitError`` with a sentence that says what to do."""
     try:
         yield
     except MemoryLimitError:
         raise
     except MemoryError as error:
         told = str(error).split(" for an array")[0].removesuffix(".") or "memory is used up"
-        remedy = "use fewer instances at a time, fewer features or fewer classes"
-        raise MemoryLimitError(f"there is not enough memory ({told}); {remedy}.") from None
+        raise MemoryLimitError(f"there is not enough memory ({told}); {LESS}.") from None

@@ -58,7 +58,7 @@ class SegmentLayout:
 
     @property
     def single(self) -> list[tuple[str, int]]:
-        """Variables that an instance has once, behind all others: name, states."""
+        """Variables that an instance has once, after all others: name, states."""
         out = [("begin", self.labels), ("end", self.labels), ("length", self.longest)]
         if self.hidden:
             out.append(("state", self.hidden))
@@ -112,7 +112,7 @@ class Spans:
         return len(self.start)
 
     def sorted(self) -> tuple[Spans, Ints]:
-        """By instance, stop and label, and the order that this is."""
+        """The spans sorted by instance, stop and label, and the permutation that sorts them."""
         order = np.lexsort((self.label, self.stop, self.instance))
         return self.select(order), order
 

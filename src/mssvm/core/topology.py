@@ -21,14 +21,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from hashlib import blake2b
+from itertools import chain, pairwise
+from typing import Self
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints, sum_by
+from mssvm.core.caches import cached_by_size
 from mssvm.core.errors import InputError
 
 NONE = np.zeros(0, dtype=np.int64)
+CACHED_PARTS = 1 << 20  # variables and factors of the topologies that are keys of a cache
 
 
 class Topology:
@@ -41,18 +45,32 @@ class Topology:
     """
 
     def __init__(self, cards: Sequence[int], scopes: Sequence[Sequence[int]]) -> None:
-        self.cards = tuple(map(int, cards))
-        self.n_vars = len(self.cards)
-        for v, card in enumerate(self.cards):
-            if card < 1:
-                raise InputError(f"variable {v} has {card} states; every variable needs at least one.")
-        self.scopes = tuple(_checked_scope(f, scope, self.n_vars) for f, scope in enumerate(scopes))
-        self.n_factors = len(self.scopes)
-        self._hash = hash((self.cards, self.scopes))
-        self.card_array = np.array(self.cards, dtype=np.int64)
-        self.scope_sizes = np.fromiter(map(len, self.scopes), np.int64, self.n_factors)
-        self.scope_ptr = offsets(self.scope_sizes)
-        self.scope_flat = np.fromiter(chain.from_iterable(self.scopes), np.int64)
+        sizes = np.fromiter(map(len, scopes), np.int64, len(scopes))
+        flat = np.fromiter(chain.from_iterable(scopes), np.int64, int(sizes.sum()))
+        self._set(np.fromiter(cards, np.int64, len(cards)), sizes, flat)
+
+    @classmethod
+    def of_arrays(cls, cards: Ints, groups: Sequence[Ints]) -> Self:
+        """The topology of factors in groups, each an array with one row a factor and its variables in columns."""
+        self = cls.__new__(cls)
+        sizes = [np.full(len(scopes), scopes.shape[1], dtype=np.int64) for scopes in groups]
+        flat = [np.asarray(scopes, dtype=np.int64).ravel() for scopes in groups]
+        self._set(np.array(cards, dtype=np.int64), _one_array(sizes), _one_array(flat))
+        return self
+
+    def _set(self, cards: Ints, scope_sizes: Ints, scope_flat: Ints) -> None:
+        self.card_array = cards
+        self.scope_sizes = scope_sizes
+        self.scope_flat = scope_flat
+        self.n_vars = len(cards)
+        self.n_factors = len(scope_sizes)
+        self.scope_ptr = offsets(scope_sizes)
+        _check_cards(cards)
+        _check_scopes(scope_flat, self.scope_ptr, self.n_vars)
+        digest = blake2b(digest_size=8)
+        for part in (cards, scope_sizes, scope_flat):
+            digest.update(part.tobytes())
+        self._hash = hash(int.from_bytes(digest.digest(), "little"))
         self.table_sizes = NONE
         self.shape_ids = NONE
         if self.n_factors:
@@ -66,10 +84,29 @@ class Topology:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Topology):
             return NotImplemented
-        return self is other or (self._hash == other._hash and (self.cards, self.scopes) == (other.cards, other.scopes))
+        return self is other or (self._hash == other._hash and self._has_arrays_of(other))
 
     def __hash__(self) -> int:
         return self._hash
+
+    def _has_arrays_of(self, other: Topology) -> bool:
+        if not np.array_equal(self.card_array, other.card_array):
+            return False
+        if not np.array_equal(self.scope_sizes, other.scope_sizes):
+            return False
+        return np.array_equal(self.scope_flat, other.scope_flat)
+
+    @cached_property
+    def cards(self) -> tuple[int, ...]:
+        """``card_array`` as a tuple."""
+        return tuple(self.card_array.tolist())
+
+    @cached_property
+    def scopes(self) -> tuple[tuple[int, ...], ...]:
+        """The variables of every factor. Large graphs are better read from ``scope_flat``: a tuple takes 64 bytes."""
+        flat = self.scope_flat.tolist()
+        ptr = self.scope_ptr.tolist()
+        return tuple(tuple(flat[begin:end]) for begin, end in pairwise(ptr))
 
     @cached_property
     def unary_ptr(self) -> Ints:
@@ -90,14 +127,55 @@ class Topology:
         return tuple(self.cards[v] for v in self.scopes[factor])
 
 
-def _checked_scope(factor: int, variables: Sequence[int], n_vars: int) -> tuple[int, ...]:
-    """A scope as a tuple of distinct variables of the topology."""
-    scope = tuple(map(int, variables))
-    if len(scope) < 2 or len(set(scope)) != len(scope):
+def size_in_cache(topology: Topology, *roles: object) -> int:
+    """Size of a cached result by its topology, the function's first argument: variables, factors, and 64 per entry."""
+    return 64 + topology.n_vars + topology.n_factors
+
+
+@cached_by_size(CACHED_PARTS, size_in_cache)
+def shared(topology: Topology) -> Topology:
+    """The cached one of equal topologies, so that all caches with such keys share its memory."""
+    return topology
+
+
+def _one_array(parts: list[Ints]) -> Ints:
+    """The parts one after the other; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate([NONE, *parts])
+
+
+def _check_cards(cards: Ints) -> None:
+    if cards.min(initial=1) < 1:
+        v = int(np.argmax(cards < 1))
+        raise InputError(f"variable {v} has {cards[v]} states; every variable needs at least one.")
+
+
+def _check_scopes(flat: Ints, ptr: Ints, n_vars: int) -> None:
+    """Raise unless every scope has two or more different variables of the topology."""
+    outside = (flat < 0) | (flat >= n_vars)
+    few = np.diff(ptr) < 2
+    repeated = _repeated(flat, ptr)
+    if not (few.any() or repeated.any() or outside.any()):
+        return
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    few[owner[repeated]] = True
+    wrong = few.copy()
+    wrong[owner[outside]] = True
+    factor = int(np.argmax(wrong))
+    scope = tuple(flat[ptr[factor] : ptr[factor + 1]].tolist())
+    if few[factor]:
         raise InputError(f"factor {factor} has scope {scope}; it needs two or more different variables.")
-    if min(scope) < 0 or max(scope) >= n_vars:
-        raise InputError(f"factor {factor} has scope {scope}, but variables run from 0 to {n_vars - 1}.")
-    return scope
+    raise InputError(f"factor {factor} has scope {scope}, but variables run from 0 to {n_vars - 1}.")
+
+
+def _repeated(flat: Ints, ptr: Ints) -> Bools:
+    """Which entries of ``flat`` are found again in the same segment of ``ptr``."""
+    out = np.zeros(len(flat), dtype=bool)
+    sizes = np.diff(ptr)
+    for distance in range(1, int(sizes.max(initial=1))):
+        begin = np.flatnonzero(sizes > distance)
+        at = spans(ptr[begin], sizes[begin] - distance)
+        out[at] |= flat[at] == flat[at + distance]
+    return out
 
 
 def _shape_ids(scope_cards: Ints, scope_ptr: Ints) -> Ints:

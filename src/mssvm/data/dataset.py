@@ -6,6 +6,7 @@ object, so that a site costs one pointer. Reading therefore needs little more me
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -131,8 +132,9 @@ class Collector:
         self.unit = unit
         self._records: list[Record] = []
         self._shapes: dict[int, tuple[int, ...]] = {}  # of the records whose features are in ``_data``
-        self._data = np.zeros(0)
-        self._used = 0  # entries of ``_data``
+        # Grows by the system's realloc, which moves large blocks by remapping pages: no two copies exist at any time.
+        # (``ndarray.resize`` did so until NumPy 2.4 and copies since.)
+        self._data = array("d")
         self._width = 0
 
     def __len__(self) -> int:
@@ -153,19 +155,14 @@ class Collector:
                 f"{self.name}, {self.unit} {place}: {x.shape[-1]} features per site, but the instances before "
                 f"have {self._width}; give every site the same number."
             )
-        need = self._used + x.size
-        if need > len(self._data):
-            # The system's realloc moves large blocks by remapping pages, so growing does not hold two copies.
-            self._data.resize(max(need, len(self._data) + (len(self._data) >> 3) + 4096), refcheck=False)
-        self._data[self._used : need] = x.ravel()
-        self._used = need
+        if x.size:
+            self._data.frombytes(np.ascontiguousarray(x, dtype=np.float64).data.cast("B"))
 
     def finish(self) -> Dataset:
         """The data set; an empty one is an error."""
         if not self._records:
             raise InputError(f"{self.name} holds no instances; give at least one.")
-        self._data.resize(self._used, refcheck=False)
-        matrix: Floats = self._data.reshape(-1, max(self._width, 1))
+        matrix: Floats = np.frombuffer(self._data, dtype=np.float64).reshape(-1, max(self._width, 1))
         X = [record.x for record in self._records]
         first = 0
         for b, shape in self._shapes.items():

@@ -203,7 +203,7 @@ class LabelVocabulary:
         lookup = _Codes({None: -1, MISSING: -1, self.missing_label: -1})
         lookup.update(self.table)
         try:
-            # A map of the table's own lookup takes two thirds of the time of a comprehension.
+            # ``map`` over the dict's own method takes two thirds of the time of a comprehension.
             codes = np.fromiter(map(lookup.__getitem__, sites), np.int64, int(ptr[-1]))
         except (KeyError, TypeError):
             return self._encode_slowly(sites, ptr, what)

@@ -219,7 +219,7 @@ def span_tags(kind: str, length: int) -> list[str]:
 
 
 def spans(tags: Sequence[str | None]) -> list[Span]:
-    """Chunks of a sequence of ``tags``: B and S open one, I and E go on with one of their own name and open one
+    """Chunks of a sequence of ``tags``: B and S open one, I and E continue one of their own name and open one
     otherwise, and after E and S it ends.
 
     >>> ms.metrics.spans(["B-NP", "I-NP", "O", "B-VP"])
@@ -273,7 +273,7 @@ def _is_span(span: Span, tags: Sequence[str | None]) -> bool | None:
     first, end, name = span
     padded = ["O", *tags, "O"]  # tag t is padded[t + 1]
     continues = [_continues(padded[t], padded[t + 1]) for t in range(first, end + 1)]
-    # Every site has the name of the chunk, which goes on inside and neither before its first site nor after its last.
+    # Every site has the name of the chunk; it continues at each but the first, and not at the site after the last.
     conditions = [_has_name(tag, name) for tag in tags[first:end]]
     conditions += continues[1:-1]
     conditions.append(_negated(continues[0]))
@@ -337,8 +337,8 @@ def flat_f1(
     """F1 of single sites, averaged over the classes that occur ("macro"), by their number of sites ("weighted"), or of
     all sites together ("micro").
 
-    Only sites with one label count: as in scikit-learn on these sites, a class occurs where one of them has it or is
-    predicted to have it, and a class that is predicted only where the label is missing or a candidate set does not.
+    Only sites with a single label count. As in scikit-learn, a class occurs if one of these sites has it or is
+    predicted to have it; a class that is predicted at other sites only does not occur.
     ``missing_label`` and ``classes`` are as in estimators.
 
     >>> ms.metrics.flat_f1([["B", "O"]], [["B", "B"]], average="micro")

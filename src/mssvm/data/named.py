@@ -261,7 +261,9 @@ class Columns:
                 columns.append(-1)
             else:
                 columns.append(table[name])
-        data = values if types <= NUMBERS else [1.0 if value.__class__ is str else value for value in values]
+        data: Sequence[Any] = values
+        if not types <= NUMBERS:
+            data = [1.0 if value.__class__ is str else value for value in values]
         return np.array(columns, np.int32), np.array(data, np.float64)
 
     # ------------------------------------------------------------------------------------- one by one

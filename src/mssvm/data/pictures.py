@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError
+from mssvm.core.room import check_room
 
 # sRGB to CIE XYZ (IEC 61966-2-1), each row divided by the coordinate of the white point D65.
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -16,7 +18,7 @@ XYZ = TO_XYZ / TO_XYZ.sum(axis=1, keepdims=True)
 # Lightness of 0 to 100 becomes -2 to 2; the two opponent colours of photographs mostly lie within 30 of grey.
 CENTRE = np.array([50.0, 0.0, 0.0])
 UNIT = np.array([25.0, 15.0, 15.0])
-# Of all columns but positions: small features are weights that the default C holds back, as few strokes ask for.
+# Factor of all columns but positions. Small features are regularised more by the default C, which suits few strokes.
 SIZE = 0.3
 
 
@@ -28,7 +30,7 @@ def image(
     Colours are lightness, green to red and blue to yellow (CIELAB), in which equal steps look equally large. At every
     scale there are the three, their squares and their products: a linear model of these can put a label anywhere among
     the colours, between others too. Beside them are the strengths of outlines and the place of a pixel. Columns are
-    about .3 in size. What a pixel gets depends on its own picture alone.
+    about .3 in size. The features of a pixel depend on its own picture alone.
 
     Parameters
     ----------
@@ -47,6 +49,9 @@ def image(
     """
     _check_widths("scales", scales)
     _check_widths("outlines", outlines)
+    n_columns = 9 * len(scales) + len(outlines) + 2
+    n_pixels = float(prod(np.shape(rgb)[:2]))
+    check_room(8.0 * n_pixels * n_columns, f"{n_columns} features of {n_pixels:,.0f} pixels", "scale the picture down")
     colours = _lab(_channels(rgb))
     columns = []
     for width in scales:

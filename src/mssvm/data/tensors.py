@@ -17,7 +17,7 @@ def as_array(value: Any) -> Any:
     if not is_tensor(value):
         return value
     host = value.detach().cpu()
-    if str(host.dtype) in ("torch.bfloat16", "torch.float16"):  # types that NumPy does not have, or rounds with
+    if str(host.dtype) in ("torch.bfloat16", "torch.float16"):  # NumPy lacks the first, and computes in the second
         host = host.float()
     return np.asarray(host.numpy())
 

@@ -23,6 +23,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.segments import SegmentLayout
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.messages import MessagePlan
@@ -215,6 +216,13 @@ class Engine(Protocol):
     def parallel_map(self) -> ParallelMap:
         """Maps a function over the rows of columns on this engine's threads; results in order."""
         ...
+
+
+@runtime_checkable
+class SegmentingEngine(Engine, Protocol):
+    """An engine that also sums over segmentations."""
+
+    def segments(self, batch: Batch, layout: SegmentLayout) -> Plan: ...
 
 
 @dataclass(frozen=True, eq=False)

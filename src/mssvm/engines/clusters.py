@@ -6,9 +6,9 @@ y' = y and has theta(y, h), the second has theta(h, z) + theta(y', z). Given y a
 this holds at any temperatures. Other thin graphs, as two chains side by side, are paths of their breadth-first layers;
 the variables of a layer need one temperature.
 
-Where labels are given, an edge between two of them is a number, and what is left may be a forest by itself.
+Where labels are given, an edge between two of them is a constant, and the remaining edges may already be a forest.
 
-theta of the forest is a sum of entries of theta of the graph, so that marginals go the way back, transposed.
+theta of the forest is a linear map of theta of the graph; marginals go back by the transposed map.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.topology import Topology, offsets
+from mssvm.core.caches import cached_by_size
+from mssvm.core.topology import CACHED_PARTS, Topology, offsets, size_in_cache
 
 LARGEST_EDGE = 1 << 10  # entries of a table between layers
 LARGEST_TRIANGLE = 1 << 17  # states of a triangle, which are entries of a table with a copy
@@ -74,10 +75,12 @@ class Clusters:
     factors: tuple[Variables, ...]
 
 
-@lru_cache(1024)
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def clusters_of(topology: Topology) -> Clusters | None:
     """A forest of small clusters, if one is found."""
     if topology.n_factors >= 2 * topology.n_vars or np.any(topology.scope_sizes != 2):
+        return None
+    if _has_no_clusters(topology):
         return None
     graph: Graph = [set() for _ in range(topology.n_vars)]
     for a, b in topology.scopes:
@@ -89,7 +92,35 @@ def clusters_of(topology: Topology) -> Clusters | None:
     return _cluster(topology, clustering, np.zeros(topology.n_factors, dtype=bool))
 
 
-@lru_cache(1024)
+def _has_no_clusters(topology: Topology) -> bool:
+    """Whether arrays alone show that there is no clustering, as they do of large grids: a cycle but no triangle that
+    could be opened, and layers around the first variable that are too large."""
+    n = topology.n_vars
+    ends = topology.scope_flat.reshape(-1, 2)
+    edges = np.unique(ends.min(axis=1) * n + ends.max(axis=1))
+    if len(edges) < max(n, 1):
+        return False
+    senders = np.concatenate([edges // n, edges % n])
+    neighbours = np.concatenate([edges % n, edges // n])[np.argsort(senders, kind="stable")]
+    ptr = offsets(np.bincount(senders, minlength=n))
+    corners = ptr[np.flatnonzero(np.diff(ptr) == 2)]
+    one = neighbours[corners]
+    two = neighbours[corners + 1]
+    if np.isin(np.minimum(one, two) * n + np.maximum(one, two), edges).any():
+        return False
+    cards = topology.card_array
+    seen = {0}
+    layer = {0}
+    while layer:
+        reached = set[int]().union(*(neighbours[ptr[v] : ptr[v + 1]].tolist() for v in layer)) - seen
+        if reached and prod(cards[[*layer, *reached]].tolist()) > LARGEST_EDGE:
+            return True
+        seen |= reached
+        layer = reached
+    return False
+
+
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def spanning_forest(topology: Topology, last: bytes) -> tuple[Clusters, Bools]:
     """Clusters of one variable each, joined by a spanning forest of the factors; and the factors left out.
 

@@ -64,3 +64,16 @@ def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | Non
     able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
     plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
     return plan
+
+
+def anneal(
+    engine: Engine, batch: Batch, theta: Potentials, allowed: Bools, instances: Ints, rounds: Ints, states: Ints
+) -> None:
+    """Replace the ``states`` of some pairwise ``instances`` by labellings that score no less, by annealing.
+
+    ``rounds`` says how long, for each of them. Without the compiled library states stay as they are.
+    """
+    able = engine if hasattr(engine, "anneal") else engine_of("auto", engine.threads)
+    improve = getattr(able, "anneal", None)
+    if improve is not None:
+        improve(batch, theta, allowed, instances, rounds, states)

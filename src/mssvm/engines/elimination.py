@@ -203,6 +203,7 @@ class _Compiler:
         position_ptr = [0]
         var: list[int] = []
         shift_at: list[int] = []
+        shift_size: list[int] = []
         messages: list[Function] = []
         inputs: list[list[Function]] = []
         merged: list[list[tuple[int, ...]]] = []
@@ -210,11 +211,13 @@ class _Compiler:
         strides: list[list[int]] = []
         for position, v in enumerate(self.order):
             groups = self._mini_buckets(self.buckets[position])
+            shared = self._axes(set[int].intersection(*(_variables(group) for group in groups)))
             for group in groups:
-                shift_at.append(-1 if len(groups) == 1 else self.n_work)
                 if len(groups) > 1:
-                    group.append(self._allocate((v,)))
-                axes = self._axes(set[int]().union(*(table.strides for table in group)) - {v})
+                    group.append(self._allocate(shared))
+                shift_at.append(group[-1].at if len(groups) > 1 else -1)
+                shift_size.append(group[-1].size if len(groups) > 1 else 0)
+                axes = self._axes(_variables(group) - {v})
                 blocks = _merge(axes, group)
                 rows = sorted((*_level_and_strides(table, blocks), table.at, table) for table in group)
                 levels += [level for level, _, _, _ in rows]
@@ -232,6 +235,7 @@ class _Compiler:
             "position_ptr": _ints(position_ptr),
             "var": _ints(var),
             "shift_at": _ints(shift_at),
+            "shift_size": _ints(shift_size),
             "message_at": _ints([table.at for table in messages]),
             "message_size": _ints([table.size for table in messages]),
             "message_input": message_input,
@@ -272,6 +276,11 @@ class _Compiler:
             scopes[best].update(table.strides)
             sizes[best] *= best_growth
         return groups
+
+
+def _variables(group: list[Function]) -> set[int]:
+    """All variables of a mini-bucket."""
+    return set().union(*(table.strides for table in group))
 
 
 def _level_and_strides(table: Function, blocks: list[tuple[int, ...]]) -> tuple[int, list[int]]:

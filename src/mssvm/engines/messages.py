@@ -109,9 +109,9 @@ class MessageRun(Protocol):
     """Messages of a batch in progress.
 
     ``sweeps`` counts the sweeps of every instance since its start. ``residual`` is that of the last sweep, infinite at
-    the start (set it to infinity to go on at other temperatures).
+    the start (set it to infinity to continue at other temperatures).
 
-    A residual up to the tolerance says that log-messages are at rest: in the last sweep none changed by more, in units
+    A residual up to the tolerance means convergence of log-messages: in the last sweep none changed by more, in units
     of the lowest positive temperature (of ``unit`` where there is none), nor by more than the rounding of the scores
     that it is computed from. An engine may measure changes of probabilities while these are larger, or where no table
     is so strong that a probability could be tiny: a state of probability 1e-12 may still move by hundreds.

@@ -9,8 +9,8 @@ elimination position, the variable eliminated first being last (contiguous). The
 inputs whose last axis is the eliminated variable; the other clique axes are merged where no input tells them apart.
 
 A variable whose bucket is split is eliminated in several steps, one per mini-bucket. Each step has its own temperature
-(its Hoelder weight) and one more input: the shift, a table over the eliminated variable alone. Exact elimination has
-one step per variable and no shifts.
+(its Hoelder weight) and one more input: the shift, a table over the variables that all its mini-buckets share, the
+eliminated one among them. Exact elimination has one step per variable and no shifts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Program(NamedTuple):
     is entry ``entry[entry_at[f] + k]`` of its table, plus ``clamp_stride`` times the state of each clamped variable.
     ``level[i]`` is one more than the position of the deepest clique axis of input i (0: the eliminated variable only).
     Position p of the order owns the steps ``position_ptr[p] : position_ptr[p + 1]``; ``shift_at`` is where a step's
-    shift begins in the work vector (-1 for the only step of a variable, which has none).
+    shift begins in the work vector (-1 for the only step of a variable, which has none), ``shift_size`` its number of
+    entries.
     """
 
     clamped: Bools
@@ -44,6 +45,7 @@ class Program(NamedTuple):
     card: Ints
     output: Ints
     shift_at: Ints
+    shift_size: Ints
     message_at: Ints
     message_size: Ints
     message_input: Ints

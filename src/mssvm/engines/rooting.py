@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.caches import cached_by_size
 from mssvm.core.library import INTS, MASK, Function
-from mssvm.core.topology import Topology
+from mssvm.core.topology import CACHED_PARTS, Topology, size_in_cache
 
 _ROOT = Function("mssvm_forest_root", ends=INTS, first=MASK, order=INTS, parent=INTS, edge=INTS, flip=MASK, degree=INTS)
 _TOUCHES = Function("mssvm_forest_touches", order=INTS, parent=INTS, first=INTS, output=MASK, free=MASK, ok=MASK)
@@ -19,7 +19,7 @@ _TOUCHES = Function("mssvm_forest_touches", order=INTS, parent=INTS, first=INTS,
 class Rooting:
     """A topology with a root in every component: its last variable, or its last variable of ``first`` if it has one.
 
-    valid    whether the topology is a pairwise forest; the arrays mean nothing otherwise
+    valid    whether the topology is a pairwise forest; the arrays are empty otherwise
     order    variables, children before parents
     parent   parent of each variable, -1 at a root
     edge     factor between each variable and its parent, -1 at a root
@@ -35,20 +35,32 @@ class Rooting:
     degree: Ints
 
     @classmethod
-    def of(cls, n: int, scopes: tuple[tuple[int, ...], ...], first: bytes = b"") -> Rooting:
-        """Root a graph of ``n`` variables; ``first`` is a mask of preferred roots, as bytes."""
-        if any(len(scope) != 2 for scope in scopes):
-            none = np.zeros(0, dtype=np.int64)
-            return cls(False, none, none, none, np.zeros(0, dtype=bool), none)
-        ends = np.array(scopes, dtype=np.int64).reshape(-1)
+    def of(cls, topology: Topology, first: bytes = b"") -> Rooting:
+        """Root a topology; ``first`` is a mask of preferred roots, as bytes."""
+        n = topology.n_vars
+        if np.any(topology.scope_sizes != 2):
+            return cls._invalid()
         preferred = np.frombuffer(first or bytes(n), dtype=bool).copy()
         order = np.zeros(n, dtype=np.int64)
         parent = np.zeros(n, dtype=np.int64)
         edge = np.zeros(n, dtype=np.int64)
         degree = np.zeros(n, dtype=np.int64)
         flip = np.zeros(n, dtype=bool)
-        valid = _ROOT(ends=ends, first=preferred, order=order, parent=parent, edge=edge, flip=flip, degree=degree)
-        return cls(valid == 1, order, parent, edge, flip, degree)
+        valid = _ROOT(
+            ends=topology.scope_flat,
+            first=preferred,
+            order=order,
+            parent=parent,
+            edge=edge,
+            flip=flip,
+            degree=degree,
+        )
+        return cls(True, order, parent, edge, flip, degree) if valid == 1 else cls._invalid()
+
+    @classmethod
+    def _invalid(cls) -> Rooting:
+        none = np.zeros(0, dtype=np.int64)
+        return cls(False, none, none, none, np.zeros(0, dtype=bool), none)
 
     def postorder(self) -> Ints:
         """The variables, children before parents, every parent directly after one of its children."""
@@ -67,10 +79,10 @@ class Rooting:
         return np.array(preorder[::-1], dtype=np.int64)
 
 
-@lru_cache(4096)
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def rooting_of(topology: Topology, first: bytes = b"") -> Rooting:
     """The rooting of a topology, cached for all batches that hold it."""
-    return Rooting.of(topology.n_vars, topology.scopes, first)
+    return Rooting.of(topology, first)
 
 
 def touch_few_outputs(rooting: Rooting, first: Ints, output: Bools, free: Bools) -> Bools:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mssvm.annotators import Annotators, AnnotatorTable
@@ -31,6 +30,7 @@ from mssvm.data.shards import ShardedDataset
 from mssvm.data.tensors import as_arrays
 from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
+from mssvm.estimators.availability import available_where
 from mssvm.estimators.calibration import best_temperature
 from mssvm.estimators.docstrings import documented
 from mssvm.estimators.feature_names import check_names, names_of
@@ -69,7 +69,7 @@ def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signatu
 
 
 def _points_to_structures(constructor: Callable[P, None]) -> Callable[P, None]:
-    """A constructor whose error says where a parameter of a structure belongs."""
+    """The constructor with an error for parameters of structures (``MSSVM(hidden=2)``) that says where to put them."""
     known = inspect.signature(constructor).parameters
 
     @wraps(constructor)
@@ -96,14 +96,15 @@ def _structures_with(parameter: str) -> list[str]:
     return names
 
 
-def _one_label(estimator: StructuredEstimator) -> bool:
-    """Whether every instance has one label, so that its probabilities are one row of a matrix; otherwise an error,
-    which scikit-learn makes the cause of its own."""
+def _check_one_label(estimator: StructuredEstimator) -> None:
+    """Raise ``AttributeError`` unless every instance has one label, whose probabilities are one row of a matrix."""
     structure = plan.structure_of(estimator.structure)
-    if structure.depth == 0:
-        return True
-    name = type(structure).__name__
-    raise AttributeError(f"{name} has several labels an instance; predict_marginals has the probabilities of each.")
+    if structure.depth:
+        name = type(structure).__name__
+        raise AttributeError(
+            f"{type(estimator).__name__} has no attribute 'predict_proba' on a {name}, whose instances have several "
+            "labels each; predict_marginals has the probabilities of every site."
+        )
 
 
 @documented
@@ -206,7 +207,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
     def _objective(self, loss: Loss) -> Objective:
         return Unified(self.eps_y, self.eps_h, loss)
 
-    _strategy: plan.Strategy | None = None  # one call of the solver, unless a member takes turns
+    _strategy: plan.Strategy | None = None  # None: one problem is solved; ModLat alternates between two
 
     @property
     def _predictor(self) -> prediction.Predictor:
@@ -214,8 +215,11 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return prediction.AtTemperatures(0.0, self.eps_h)
 
     def _decoder(self, decode: str | None, exact: bool, classes: Iterable[Hashable] = ()) -> str:
-        """One of "map" and "marginal": as asked for, else by the parameter; "auto" is the rule of docs/decoding.md.
-        ``exact``: whether inference in training is. Tags of chunks among the ``classes`` must fit together."""
+        """ "map" or "marginal": the argument ``decode``, or the estimator's parameter if that is None.
+
+        "auto" is resolved by the rule of docs/decoding.md, which depends on whether inference in training was ``exact``
+        and whether ``classes`` are BIO tags, which only a labelling of the whole sequence keeps legal.
+        """
         chosen = self.decode if decode is None else decode
         if chosen not in DECODERS:
             raise InputError(f"decode must be 'map', 'marginal' or 'auto', got {chosen!r}.")
@@ -256,8 +260,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
             Early stopping: the weights with the highest score on these data are kept. ``HeldOut`` also says after how
             many scores, ``Validation`` is any score of the weights.
         checkpoint : path or Checkpoint
-            Training saves itself under this name and a number for each start, and goes on from these files if they are
-            there; delete them when the model is saved.
+            Training saves itself under this name and a number for each start, and resumes from these files if they
+            exist; delete them when the model is saved.
         time_limit : float
             Seconds after which training stops with the best weights so far: a pass over the data is finished first.
 
@@ -328,7 +332,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
             return self._train(X, y, sample_weight, allowed, hooks, earlier, anchored=True)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, allowed: Any, hooks: FitHooks) -> Self:
-        """Learn from labels; the data are known to be no votes."""
+        """Learn from labels, not from votes of annotators."""
         earlier = None
         if self.warm_start and hasattr(self, "coef_"):
             earlier = Earlier(self.encoder_, self.coef_)
@@ -344,7 +348,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         earlier: Earlier | None,
         anchored: bool = False,
     ) -> Self:
-        """Learn from labels, from the start or from an earlier training; ``anchored``: near its weights."""
+        """Learn from labels, after an ``earlier`` training if given; ``anchored``: regularise towards its weights."""
         X = as_arrays(X)
         y = as_arrays(y)
         if earlier is not None and not isinstance(X, ShardedDataset):
@@ -367,7 +371,9 @@ class StructuredEstimator(SegmentAnswers, Plots):
         """What decides the labels that early stopping scores."""
         if self._decoder(None, True, classes) == "map":
             return self._predictor
-        return prediction.AtTemperatures(1.0, self.eps_h)  # its largest marginal is the best label for Hamming
+        return prediction.AtTemperatures(
+            1.0, self.eps_h
+        )  # the label of largest marginal has the least expected Hamming loss
 
     def _fit_votes(
         self, annotators: Annotators, X: Any, votes: Any, sample_weight: Any, allowed: Any, hooks: FitHooks
@@ -492,10 +498,10 @@ class StructuredEstimator(SegmentAnswers, Plots):
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
 
-        ``decode`` is as the estimator's parameter, which None stands for. ``hidden_sites`` (masks in the shape of y)
+        ``decode`` overrides the estimator's parameter unless it is None. ``hidden_sites`` (masks in the shape of y)
         makes label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of
         y, MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
-        ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
+        ``ShardedDataset``; with ``output``, a folder, its labels go into one file per shard, whose names are returned.
         ``return_status`` adds a ``PredictionStatus``: whether inference was exact, converged, and by how much values
         can be off; ``prediction_status_`` is that of the last call. ``hidden`` is the old name of ``hidden_sites``, for
         one more release.
@@ -561,7 +567,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         status = self._keep_status(request)
         return (probabilities, status) if return_status else probabilities
 
-    @available_if(_one_label)  # type: ignore[untyped-decorator]
+    @available_where(_check_one_label)
     def predict_proba(self, X: Any) -> Floats:
         """Probability of every class (columns, in the order of ``classes_``) of instances with one label each.
 
@@ -665,7 +671,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
     ) -> tuple[list[list[Any]], list[Floats]]:
         """The k best different outputs of every instance, best first, and their scores PS_h[eps_h] theta.
 
-        Exact, or refused in words where inference is not exact. Fewer than k where there are fewer outputs.
+        Always exact: an error is raised where inference is not. Fewer than k if there are fewer outputs.
         ``hidden_sites``, ``given`` and ``allowed`` are as in ``predict`` (``hidden`` is the old name of the first).
 
         >>> labels, scores = clf.predict_topk(X, k=2)
@@ -781,6 +787,20 @@ class StructuredEstimator(SegmentAnswers, Plots):
         if not isinstance(self._objective(self._loss()), Unified):
             raise UnsupportedError(f"{type(self).__name__} has an objective of its own, which the layer does not have.")
         return StructuredLinear(self)
+
+    def to_onnx(self, path: str | Path, *, decode: str | None = None, dtype: str = "float64") -> None:
+        """Write a model on chains with dense features to an ONNX file: scores, best labels and marginals.
+
+        The file's inputs are ``x`` (batch, sites, features), padded, and ``lengths`` (batch,), both of any size, and
+        for models with features of links ``edge_x`` (batch, sites, features), whose last row is unused. Its outputs are
+        ``states`` (batch, sites), positions in ``classes_`` with -100 beyond the length, and ``marginals``. They agree
+        with ``predict`` (``decode`` as there) and ``predict_marginals``; ``classes`` are in the metadata. ``dtype``
+        "float32" makes the file half as large, but near-ties may be decided differently. Needs the extra ``onnx``.
+        """
+        check_is_fitted(self, "coef_")
+        from mssvm.torch.onnx import estimator_to_onnx  # torch is imported only when used
+
+        estimator_to_onnx(self, path, dtype, self._decoder(decode, self.training_["exact"], self.labels_.classes))
 
     def save(self, path: str | Path) -> None:
         """Write the model to ``path`` (one file, safetensors with JSON metadata); ``mssvm.load`` reads it back.

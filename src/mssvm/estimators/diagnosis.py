@@ -39,7 +39,7 @@ def _gap(summary: Mapping[str, Any]) -> str:
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:
-    """A sentence if training labels are predicted worse than by something simpler, and one if training was repeated."""
+    """Sentences on training labels predicted worse than by a simpler rule, and on a training that was repeated."""
     right = summary.get("sites_right")
     if right is None:  # a model saved by an earlier version
         return ""

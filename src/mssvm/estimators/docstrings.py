@@ -71,7 +71,7 @@ random_state : int, RandomState or None
     Seed or generator of random starts and solvers.
 warm_start : bool
     Start from the weights of the last fit, and at the last temperature of L-BFGS. Classes and named features that are
-    new get weights of their own. ``partial_fit`` goes on without the earlier data.
+    new get weights of their own. ``partial_fit`` continues without the earlier data.
 annotators : Annotators or None
     With it, y holds the votes of several annotators (``mssvm.annotators.votes`` says how), and true labels are hidden:
     ``fit`` learns what each annotator is like, ``aggregate`` answers from features and votes.
@@ -80,11 +80,18 @@ verbose : bool
 
 Attributes
 ----------
-classes_, coef_, n_features_in_, n_iter_, objective_
-history_ : record array, one row per recorded iteration (objective, gap, calls, seconds, temperatures, ...)
-status_ : str, how training ended and what inference it rests on, in a sentence
-training_ : dict of figures behind ``status_`` and ``diagnose()``
-temperatures_ : those of outputs and hidden variables in probabilities, (1, eps_h) unless calibrated
+classes_, coef_ : arrays
+    The labels, in the order of probabilities, and the weights.
+n_features_in_, n_iter_, objective_ : numbers
+    Features of a site, recorded iterations, and the value that training reached.
+history_ : record array
+    One row per recorded iteration: objective, gap, calls, seconds, temperatures and more.
+status_ : str
+    How training ended and what inference it rests on, in a sentence.
+training_ : dict
+    The figures behind ``status_`` and ``diagnose()``.
+temperatures_ : pair of floats
+    Temperatures of outputs and hidden variables in probabilities, (1, eps_h) unless calibrated.
 """
 
 EXAMPLE = """

@@ -23,8 +23,9 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Labelled data for early stopping: training ends after ``patience`` scores in a row without a new highest one,
-    taken every ``every`` iterations, and the weights with the highest score are kept.
+    """Labelled data for early stopping, scored every ``every`` iterations.
+
+    Training ends after ``patience`` scores in a row without a new maximum; the weights of the highest score are kept.
 
     ``hidden_sites`` is as in ``predict`` (``hidden`` is its old name, for one more release). Errors about the data are
     raised inside the context ``naming()``, which can reword them.
@@ -84,13 +85,22 @@ class TrainingLine:
         self._start = ""
         self._most_iterations = 0
         self._starts_left = 0
+        self._whole_budget = False
         self._where: Callable[[], str] | None = None
         self._before = 0  # rows before the first iteration: more than one are trials of step sizes
         self._trials = 0.0  # seconds of these trials
 
-    def begin(self, most: int, start: int, n_starts: int, where: Callable[[], str] | None = None) -> None:
-        """A solver that stops after ``most`` iterations (0: unknown) begins at one of several starts; ``where``
-        describes the machines that work for it."""
+    def begin(
+        self,
+        most: int,
+        start: int,
+        n_starts: int,
+        where: Callable[[], str] | None = None,
+        whole_budget: bool = False,
+    ) -> None:
+        """A solver begins at one of several starts and stops after ``most`` iterations (0: unknown) at the latest, or
+        with ``whole_budget`` exactly then; ``where`` describes the machines that work for it."""
+        self._whole_budget = whole_budget
         self._where = where
         self._before = 0
         self._trials = 0.0
@@ -117,9 +127,22 @@ class TrainingLine:
         if np.isfinite(row.converged) and row.converged < 1:
             text += f", {row.converged:.0%} of inference converged"
         text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
-        if self._most_iterations and row.iteration:
-            done = min(row.iteration / (self._most_iterations * (1 + self._starts_left)), 1.0)
-            text += f", at most {remaining_time(seconds, done)} left"
+        text += self._time_left(row.iteration, seconds)
         if self._where is None:
             return text
         return f"{text}, {self._where()}"
+
+    def _time_left(self, iteration: int, seconds: float) -> str:
+        """The time left where it can be estimated.
+
+        A solver that stops at convergence seldom uses all its iterations: the time that they would take is only a
+        bound, and is shown only after half of them.
+        """
+        if not self._most_iterations or not iteration:
+            return ""
+        done = min(iteration / (self._most_iterations * (1 + self._starts_left)), 1.0)
+        if self._whole_budget:
+            return f", {remaining_time(seconds, done)} left"
+        if done < 0.5:
+            return ""
+        return f", at most {remaining_time(seconds, done)} left"

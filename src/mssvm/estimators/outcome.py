@@ -26,7 +26,7 @@ ENDED = {
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
 BOUNDED = "decomposition bound"  # as inference names it
-SLACK = 0.02  # share of the labelled sites by which links may be worse than none without a word
+SLACK = 0.02  # tolerated loss of accuracy, as a share of the labelled sites, against the unary scores alone
 REMEDY = (
     "use a likelihood (CRF, or HCRF with hidden variables) or soften the margin (UnifiedSSVM with eps_y > 0, such as "
     "0.5), and with hidden variables also try another start (init='hcrf', n_init)."

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 FORMER_NAMES = {"floored": "rescued"}  # of figures of the training
 FORMER_DEFAULTS = {"decode": "map"}  # of parameters that older files do not have
-NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
+NEEDED = ("structure", "missing_label", "classes")  # parameters that a file must have: predictions depend on them
 
 
 def save(estimator: StructuredEstimator, path: str | Path) -> None:

@@ -9,7 +9,8 @@ Names become objects here, by the tables of ``core.registry``. "auto" means
 
 Approximate inference that is a convergent bound ("decompose") is trained as exact inference is.
 
-A solver by name minimises the objective; "auto" stops cooling where predictions are best (docs/defaults.md).
+A solver that is named minimises the objective at the member's own temperatures. "auto" ends at the temperature of the
+best predictions, which is higher (docs/defaults.md).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from mssvm.structures import Chain, Encoder, Structure
 from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
-INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
+INSTANCE_OPERATIONS = 1e6  # the same in one instance, which is allowed whatever their number
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
 SMOOTHED = (1.0, 0.25)  # temperatures of L-BFGS as "auto"
 SPARSE_SMOOTHED = (1.0, 0.5)  # the same where labels are sparse
-BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages go on converging with the weights
+BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages converge with the weights
 SPARSE = 2 / 3  # share of missing labels above which labels are sparse
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
@@ -119,8 +120,8 @@ class TrainingPlan:
         return kind(**{**entry.settings, **settings})
 
     def _dual_solver(self, cuts: bool) -> str:
-        """Exact planes of the whole sum close the gap in tens of rounds; those of approximate inference do not, and
-        BCFW makes more of them."""
+        """Cutting planes where minimum ``cuts`` find exact maxima: planes of the whole sum then close the gap in tens
+        of rounds. BCFW where inference is approximate and more planes are needed."""
         return "cutting-plane" if cuts else "bcfw"
 
 

@@ -162,7 +162,7 @@ class PredictionRequest:
         outputs = mask_from_indices(encoded.labels.vars, batch.n_vars)
         risk = loss.expected(batch, outputs, request.posterior(eps_y, eps_h).mu)
         gain = Potentials(-risk.unary, -risk.tables)
-        if encoded.inputs.offset is not None:  # of which only what is impossible concerns the risk
+        if encoded.inputs.offset is not None:  # only its forbidden entries matter to the risk
             gain.tables[encoded.inputs.offset.tables == -np.inf] = -np.inf
         return request, gain
 

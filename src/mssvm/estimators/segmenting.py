@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.metaestimators import available_if
 
 from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
 from mssvm.core.errors import InputError
 from mssvm.core.segments import SpanPotentials, segmentation_of
 from mssvm.estimators import plan
+from mssvm.estimators.availability import available_where
 from mssvm.estimators.prediction import AtTemperatures
 from mssvm.structures import Segments
 
@@ -28,13 +28,15 @@ class Segment(NamedTuple):
     probability: float
 
 
-def _has_segments(estimator: Any) -> bool:
-    """Whether the structure is one of segments; otherwise an error, which scikit-learn makes the cause of its own."""
+def _check_segments(estimator: Any) -> None:
+    """Raise ``AttributeError`` unless the structure is one of segments."""
     structure = plan.structure_of(estimator.structure)
-    if isinstance(structure, Segments):
-        return True
-    name = type(structure).__name__
-    raise AttributeError(f"{name} has no segments; use the structure Segments, or predict_marginals for each site.")
+    if not isinstance(structure, Segments):
+        name = type(structure).__name__
+        raise AttributeError(
+            f"{type(estimator).__name__} has no segments on a {name}; use the structure Segments, or predict_marginals "
+            "for the probabilities of every site."
+        )
 
 
 class SegmentAnswers:
@@ -51,7 +53,7 @@ class SegmentAnswers:
         _keep_status: Any
         _risk: Any
 
-    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    @available_where(_check_segments)
     def predict_segments(
         self, X: Any, *, decode: str | None = None, given: Any = None, allowed: Any = None
     ) -> list[list[Segment]]:
@@ -84,7 +86,7 @@ class SegmentAnswers:
             out[b].append(segment)
         return out
 
-    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    @available_where(_check_segments)
     def predict_boundaries(self, X: Any, *, given: Any = None, allowed: Any = None) -> list[Floats]:
         """The probability, at every site, that a segment begins there; ``given`` and ``allowed`` as in ``predict``.
 
@@ -100,7 +102,7 @@ class SegmentAnswers:
         split: list[Floats] = request.encoded.labels.split(begins)
         return split
 
-    @available_if(_has_segments)  # type: ignore[untyped-decorator]
+    @available_where(_check_segments)
     def sample_segments(
         self, X: Any, n: int = 1, *, given: Any = None, allowed: Any = None, random_state: Any = None
     ) -> list[list[list[tuple[int, int, Any]]]]:

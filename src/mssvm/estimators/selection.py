@@ -24,7 +24,7 @@ def cross_val_predict(
     >>> [len(tags) for tags in ms.cross_val_predict(ms.CRF(classes=["B", "I", "O"]), X, y, cv=2)]
     [3, 4]
     """
-    from sklearn.model_selection import check_cv  # brings half of scikit-learn along
+    from sklearn.model_selection import check_cv  # slow to import: it loads half of scikit-learn
 
     n = len(X)
     answers: list[Any] = [None] * n

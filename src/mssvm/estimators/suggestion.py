@@ -5,7 +5,7 @@
     change     sum_y p(y) |e_y - p|_1 |x|, the expected length of the gradient: how much a label would move the weights
     random     uniform draws, to compare with
 
-An instance counts as the sum over its sites without a label. Sites that resemble each other tell the same. So
+An instance counts as the sum over its sites without a label. Labels of similar sites are redundant. So
 suggestions take turns over the labels that the model predicts (the best site of every label comes before the second
 best of any), and sites within ``spacing`` steps of one that is suggested are passed over.
 """

@@ -36,9 +36,9 @@ NEARLY = 1e-3  # of the objective at weights of zero: what counts as no better
 
 @dataclass(eq=False)
 class Training:
-    """One call of ``fit``: the problem, its solver and the hooks. ``taken`` are the weights that training sees, of an
-    array over all weights; ``whole`` is the inverse. ``center``: the weights, all of them, that the regulariser stays
-    near (None: zero)."""
+    """One call of ``fit``: the problem, its solver and the hooks. ``taken`` selects the weights that training sees
+    from an array over all weights; ``whole`` is its inverse. ``center`` are the weights, all of them, from which the
+    regulariser measures distances (None: zero)."""
 
     data: FittedData[Any]
     hooks: FitHooks
@@ -173,7 +173,8 @@ class Training:
         if self.warm:
             solver = solver.for_warm_start()
         for line in self._lines:
-            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts, self.data.where)
+            most = solver.limit(problem.temperatures)
+            line.begin(most, self._start, self.n_starts, self.data.where, solver.uses_whole_budget)
         solution: Solution = solver.minimize(
             problem,
             w0,

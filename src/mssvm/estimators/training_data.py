@@ -135,8 +135,8 @@ class TrainingData(FittedData[TrainingProblem]):
         return cls(plan, encoder, len(encoded.batch), census, encoded, observed, sample, moved=moved)
 
     def seen(self) -> Bools:
-        """False on the weights of sparse features of sites for labels that no site with the feature has; fixed weights
-        are True, and so are those that an earlier training learned."""
+        """Mask of the weights to train. A weight of a sparse feature and a label is left out if no site has both; fixed
+        weights stay in, and so do those that an earlier training learned."""
         batch = self.encoded.batch
         labels = self.observed
         has_label = mask_from_indices(self.encoded.labels.vars, batch.n_vars)
@@ -189,7 +189,7 @@ class TrainingData(FittedData[TrainingProblem]):
 
 
 def _on_segments(plan: TrainingPlan, encoder: Encoder, encoded: Encoded) -> TrainingPlan:
-    """The plan with what its objective needs to know of segments, or a refusal."""
+    """The plan, with the layout of segments in its loss if that is ``SpanLoss``; raises if the structure has none."""
     objective = plan.objective
     own = plan.strategy is not None or not isinstance(objective, Unified)
     if encoded.segments is not None and own:

@@ -1,4 +1,4 @@
-"""The L-BFGS of the stored trials: SciPy's L-BFGS-B with one call per stage, so that they can be repeated."""
+"""The L-BFGS of the stored trials, kept to repeat them: SciPy's L-BFGS-B with one call per stage."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def _scores(right: Floats, total: Floats) -> Floats:
 
 
 def _bootstrap(settings: Params, total: Floats, *right: Floats) -> list[Floats]:
-    """The scores of images drawn again with replacement, one row a draw, the same draws for all counts of rights."""
+    """The scores of images drawn with replacement: one row per draw, and the same draws for every method."""
     draws = np.random.default_rng(0).integers(len(total), size=(settings["resamples"], len(total)))
     return [np.array([_scores(counts[d], total[d]) for d in draws]) for counts in right]
 

@@ -55,6 +55,15 @@ class Auto(Settings):
         """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
         return self.wide == "decompose" and bool(batch.pairwise.all())
 
+    def block_states(self, batch: Batch) -> int:
+        """States of a batch that training evaluates at once, at least."""
+        has_cycles = np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1)
+        if not self.converges(batch) or not has_cycles.any():
+            return 0
+        from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
+
+        return Decompose().block_states(batch)
+
     def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
         engine = engine or engine_of("auto", self.threads)
         settings = ExactSettings(self.memory_limit, operations_limit=self.operations_limit)
@@ -92,7 +101,7 @@ class AutoPlan:
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         fits = self.fits(query, eps_y, eps_h)
         bounded = self.settings.wide == "decompose"
-        if bounded and not fits.any():  # orders of elimination that nobody would use take as long as many sweeps
+        if bounded and not fits.any():  # finding elimination orders that are not used would take as long as many sweeps
             narrower_fits = fits
         else:
             narrower_fits = self.fits(narrower, eps_y, eps_h)
@@ -133,8 +142,8 @@ class AutoPlan:
         side: str = "",
         known: bool = False,
     ) -> BoundQuery:
-        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages, and
-        ``known`` says that all labels are."""
+        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages;
+        ``known``: all labels are known."""
         named = mask_from_indices(instances, len(self.batch))
         if not (named & ~fits).any():
             return self.exact.bind(query, eps_y, eps_h, instances)

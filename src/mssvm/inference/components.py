@@ -3,8 +3,8 @@
 Given the outputs, a model with hidden variables falls apart into its hidden components. ``Components`` is a batch with
 one instance per component and per joint state of its bordering outputs: the component's hidden variables with the
 tables sliced at that state. So any function of a component given its border (a power sum at some temperature, say) is
-one batched inference call. It also holds the graph over outputs alone on which those functions are tables. Wiring
-only, computed by ``component_layout``; potentials are gathered and marginals scattered through index arrays over
+one batched inference call. It also holds the graph over outputs alone on which those functions are tables. The index
+arrays are computed by ``component_layout``; potentials are gathered and marginals scattered through them, over
 [unary | tables].
 """
 
@@ -29,7 +29,7 @@ class Components:
     source: Batch
     batch: Batch  # one instance per component and border state
     query: Query
-    states: tuple[Ints, Ints, Ints]  # entries of the components' unary scores, and the entries of theta and mu behind
+    states: tuple[Ints, Ints, Ints]  # entries of the components' unary scores, and the matching entries of theta and mu
     tables: tuple[Ints, Ints]  # for entries of the components' tables and table marginals: theta and mu
     owner: Ints  # instance of the source of each component and border state
     slot: Ints  # target of its number: an entry of [outputs' unary | outputs' tables | one per instance]
@@ -78,7 +78,7 @@ class Components:
     def scatter(self, inner: Sequence[tuple[Marginals, Floats]], outer: Marginals) -> Marginals:
         """Marginals in the layout of the source: those of the outputs, plus those of the components times numbers.
 
-        ``inner`` are pairs of marginals and numbers, one number a component.
+        ``inner`` are pairs of marginals and numbers, one number per component.
         """
         n = self.source.n_states
         total = np.zeros(n + self.source.n_mu_entries)

@@ -10,9 +10,7 @@ from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.segments import SegmentLayout
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
-from mssvm.engines.base import Engine
-from mssvm.engines.native.engine import NativeEngine
-from mssvm.engines.native.segments import SegmentPlan
+from mssvm.engines.base import Engine, Plan, SegmentingEngine
 
 
 @dataclass(frozen=True)
@@ -24,14 +22,14 @@ class SegmentInference(Settings):
 
     layout: SegmentLayout
 
-    def plan(self, batch: Batch, engine: Engine | None = None) -> SegmentPlan:
+    def plan(self, batch: Batch, engine: Engine | None = None) -> Plan:
         chosen = engine or engine_of()
-        if not isinstance(chosen, NativeEngine):
+        if not isinstance(chosen, SegmentingEngine):
             raise UnsupportedError(
-                f"Segments run on the native engine only, not on {chosen.name!r}; leave out engine and device, "
-                "and install a build with compiled kernels."
+                f"Segments run on the native and torch engines only, not on {chosen.name!r}; leave out engine, and "
+                "install a build with compiled kernels."
             )
-        return SegmentPlan(batch, self.layout, chosen)
+        return chosen.segments(batch, self.layout)
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         return self.plan(batch).bind(query, eps_y, eps_h)(theta)

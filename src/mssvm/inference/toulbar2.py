@@ -199,7 +199,7 @@ def _largest(values: Floats) -> float:
 
 
 def resolution(batch: Batch, b: int, theta: Potentials, query: Query) -> float:
-    """The precision of theta(z), a sum of one score a variable and factor, in double precision.
+    """The precision of theta(z), a sum of one score per variable and factor, in double precision.
 
     A sum of n scores is rounded by up to n 2^-53 times the sum of their magnitudes. This is eight times as much, with
     the largest magnitude of every table, as whole costs need it: n steps of at most 2^(1 - BITS) times the range of all

@@ -8,10 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.engines.base import Features, Joined, JoiningFeatures, Pair
+from mssvm.models.base import BoundOnDemand
+from mssvm.models.linear import WeightLayout
+
+
+class SameWeights(BoundOnDemand):
+    """Base of models that map the weights of an inner ``model`` and have as many of them, with the same names."""
+
+    model: Any
+
+    @property
+    def n_weights(self) -> int:
+        n_weights: int = self.model.n_weights
+        return n_weights
+
+    @property
+    def layout(self) -> WeightLayout | None:
+        layout: WeightLayout | None = self.model.layout
+        return layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,15 +19,15 @@ from mssvm.core.errors import InputError
 from mssvm.core.terms import ActiveStates, Term
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
-from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
-from mssvm.models.mapped import MappedFeatures
+from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.mapped import MappedFeatures, SameWeights
 from mssvm.models.symmetric import SymmetricTables
 
 WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
 
 
 @dataclass(frozen=True, eq=False)
-class FixedWeights(BoundOnDemand):
+class FixedWeights(SameWeights):
     """theta = Phi(x) v with v = ``values`` where these are not NaN, w elsewhere.
 
     Known weights get no gradient, so solvers do not change them.
@@ -39,14 +39,6 @@ class FixedWeights(BoundOnDemand):
     def __post_init__(self) -> None:
         if self.values.shape != (self.model.n_weights,) or np.isinf(self.values).any():
             raise InputError(f"fixed weights need one finite number or NaN for each of {self.model.n_weights} weights.")
-
-    @property
-    def n_weights(self) -> int:
-        return self.model.n_weights
-
-    @property
-    def layout(self) -> WeightLayout | None:
-        return self.model.layout
 
     @cached_property
     def known(self) -> Bools:
@@ -88,7 +80,7 @@ class ActiveWeights(BoundOnDemand):
 
     @classmethod
     def of(cls, model: AllWeights, inputs: LinearInputs, keep: Bools, whole_from: float = WHOLE_FROM) -> ActiveWeights:
-        """``model`` without the weights where ``keep`` is False; only ``has_optional_weights`` terms may have any."""
+        """``model`` without the weights where ``keep`` is False; they must belong to ``has_optional_weights`` terms."""
         whole = keep.copy()
         for term in inputs.terms:
             if has_optional_weights(term):

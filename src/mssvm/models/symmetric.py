@@ -13,13 +13,12 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.engines.base import Engine, Features
-from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
-from mssvm.models.mapped import MappedFeatures
+from mssvm.models.mapped import MappedFeatures, SameWeights
 
 
 @dataclass(frozen=True, eq=False)
-class SymmetricTables(BoundOnDemand):
+class SymmetricTables(SameWeights):
     """theta = Phi(x) S w, with (S w)_j = w_j + w_mirror(j) for the weights of symmetric tables, w_j for all others.
 
     ``mirror[j]`` is the weight of the same feature and the states in the other order (j itself on the diagonal), -1 for
@@ -28,14 +27,6 @@ class SymmetricTables(BoundOnDemand):
 
     model: LinearModel
     mirror: Ints
-
-    @property
-    def n_weights(self) -> int:
-        return self.model.n_weights
-
-    @property
-    def layout(self) -> WeightLayout | None:
-        return self.model.layout
 
     @cached_property
     def mirrored(self) -> Ints:
@@ -57,7 +48,7 @@ class SymmetricTables(BoundOnDemand):
         return out
 
     def select(self, numbers: Ints) -> SymmetricTables:
-        """The model over some of the weights, ascending; with a weight of a table goes its partner."""
+        """The model over some of the weights, ascending; a weight and its mirror image are selected together."""
         mirror = self.mirror[numbers]
         return SymmetricTables(
             LinearModel(len(numbers)), np.where(mirror < 0, -1, np.searchsorted(numbers, mirror)).astype(np.int64)
@@ -68,7 +59,7 @@ class SymmetricTables(BoundOnDemand):
 
 
 def mirror_of(layout: WeightLayout, blocks: dict[str, int]) -> Ints:
-    """``SymmetricTables.mirror`` where the named blocks are symmetric tables of so many states squared."""
+    """``SymmetricTables.mirror`` for the named blocks, each with its number of states."""
     mirror = np.full(layout.n_weights, -1, dtype=np.int64)
     for name, n_states in blocks.items():
         span = layout.groups[name].span

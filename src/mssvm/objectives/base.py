@@ -1,6 +1,6 @@
 """What the training problem needs of an objective: a difference of two functions of theta, bound to a sample once.
 
-``unified``, ``m3e`` and ``modlat`` are objectives; a new one costs a file with these two protocols.
+``unified``, ``m3e`` and ``modlat`` are objectives; a new one is a file that implements these two protocols.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ BLOCK_STATES = 1 << 17
 MAX_UNCUT_BLOCKS = 2  # up to this size in blocks a sample is not cut: the engine spreads it over its threads itself
 
 
-def block_ptr(ends: Ints, model: Model[Any], engine: Engine) -> Ints:
-    """Offsets of the fixed blocks of consecutive instances; ``ends`` is the cumulative number of states."""
+def block_ptr(ends: Ints, model: Model[Any], engine: Engine, least: int = 0) -> Ints:
+    """Offsets of the fixed blocks of consecutive instances; ``ends`` is the cumulative number of states, ``least`` the
+    smallest number of states of a block that inference asks for."""
     # A block makes one dense gradient, which must not cost more than the block itself.
     gradient_size: int = getattr(model, "gradient_size", model.n_weights)
-    states = max(getattr(engine, "block_states", BLOCK_STATES), gradient_size // 4)
+    states = max(getattr(engine, "block_states", BLOCK_STATES), gradient_size // 4, least)
     if ends[-1] <= MAX_UNCUT_BLOCKS * states:
         states = max(ends[-1], 1)
     sizes = np.bincount((ends - 1) // states)

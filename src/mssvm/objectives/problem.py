@@ -20,7 +20,7 @@ from mssvm.core.arrays import Floats, Ints
 class Evaluation:
     """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported.
 
-    ``converged`` counts the inference calls that did, ``floored`` the instances whose U+ was raised to U-.
+    ``converged`` counts the inference calls that converged, ``floored`` the instances whose U+ was raised to U-.
     """
 
     values: Floats

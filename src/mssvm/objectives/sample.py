@@ -24,8 +24,8 @@ class Sample:
     hidden variables. ``weight`` (instances) scales each instance in the objective, ``site_weight`` (variables) each
     site's loss. ``extra_loss`` (states) is added to the loss, on hidden variables too. ``evidence`` (states, at most 0)
     is a soft label: log p(what was observed | state), up to a constant per variable, added to the scores of U-.
-    ``segmented`` (variables) marks those that a segmentation consists of, which is eliminated at eps_y as a whole,
-    labels or no labels (None: there are none).
+    ``segmented`` (variables) marks the variables of a segmentation, all of which are eliminated at eps_y, whether they
+    have labels or not (None: there are no segments).
     """
 
     inputs: Inputs

@@ -17,10 +17,10 @@ from mssvm.objectives.sample import Sample
 class InferenceSummary(NamedTuple):
     """Inference on a block at some weights.
 
-    ``methods`` counts instances by the method that answered; ``exact`` says whether all answers were, ``converged`` how
-    many of ``n`` had. ``usage`` has, by number of states, the sum of the marginals of the hidden variables of that size
-    and how many these are. ``right`` counts the labelled sites whose best state is among the labels, ``right_alone``
-    those whose state of highest unary score is: what the model without its links would predict.
+    ``methods`` counts instances by the method that answered; ``exact`` says whether all answers are exact,
+    ``converged`` how many of ``n`` converged. ``usage`` has, by number of states, the sum of the marginals of the
+    hidden variables of that size and their number. ``right`` counts the labelled sites whose best state is among the
+    labels, ``right_alone`` those whose state of highest unary score is: the prediction of the model without its links.
     """
 
     methods: Counter[str]

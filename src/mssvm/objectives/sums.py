@@ -2,7 +2,7 @@
 
 Blocks are the leaves of a tree: ``FAN`` neighbours have one parent, whose value is the sum of theirs from left to
 right, and so on to the root. A ``Stretch`` is a partial sum: of one node, or of the first few children of one parent.
-However blocks were summed to stretches before, and on which machines, ``joined`` gives the same bits. Up to ``FAN``
+``joined`` gives the same bits for every division of the blocks into stretches and machines. Up to ``FAN``
 blocks are plainly summed from left to right.
 """
 

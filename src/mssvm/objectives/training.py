@@ -3,7 +3,7 @@
     theta = features.forward(w)      U+, U- and mu+ - mu- = parts(theta)      gradient = features.adjoint(mu+ - mu-)
 
 Instances are evaluated in fixed blocks and summed in fixed order, so results carry the same bits on any number of
-threads. Instances without a labelled site are dropped at the door: they contribute 0 whatever the temperatures.
+threads. Instances without a labelled site are dropped first: they contribute 0 at any temperatures.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Remembering
 from mssvm.inference.base import Inference, Planner
@@ -99,18 +101,24 @@ class TrainingProblem:
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
         """The same problem at other temperatures, cached with its bound blocks."""
-        cache = self._at_temperatures
+        first = self._first() or self
+        cache = first._at_temperatures
         if (eps_y, eps_h) not in cache:
             problem = replace(self, objective=self.objective.at(eps_y, eps_h))
             # The blocks do not depend on the temperatures.
             object.__setattr__(problem, "_blocks", self._blocks)
-            object.__setattr__(problem, "_at_temperatures", cache)
+            object.__setattr__(problem, "_first", ref(first))
             cache[eps_y, eps_h] = problem
         return cache[eps_y, eps_h]
 
     @cached_property
+    def _first(self) -> ref[TrainingProblem]:
+        """The problem whose cache has this one. A weak reference: blocks are freed when training ends, not later."""
+        return ref(self)
+
+    @cached_property
     def _at_temperatures(self) -> dict[tuple[float, float], TrainingProblem]:
-        """Cache of the problems at other temperatures, shared by all of them."""
+        """Cache of the problems at other temperatures."""
         return {}
 
     def memory(self) -> dict[str, Floats]:
@@ -123,7 +131,7 @@ class TrainingProblem:
         return out
 
     def recall(self, memory: Mapping[str, Floats]) -> None:
-        """Go on from the messages that ``memory`` gave."""
+        """Restore the messages that ``memory`` returned; the next evaluation starts from them."""
         for name, array in memory.items():
             number, _, rest = name.partition("/")
             plan = self._blocks.all[int(number)].plan
@@ -196,9 +204,10 @@ class TrainingProblem:
     @cached_property
     def _blocks(self) -> SampleBlocks:
         planner = Planner(self.inference, self.engine)
+        bare = replace(self)  # without the blocks, which would otherwise contain themselves
 
         def single(i: int) -> Block:
-            return self._block(np.array([i]), planner)
+            return bare._block(np.array([i]), planner)
 
         blocks = [self._block(ids, planner) for ids in self._cut()]
         return SampleBlocks(planner, blocks, lru_cache(MAX_SINGLES)(single))
@@ -211,7 +220,9 @@ class TrainingProblem:
         if self.one_block:
             return [instances]
         batch = self.sample.batch
-        cuts = block_ptr(batch.unary_ptr[batch.var_ptr][1:], self.model, self.engine)
+        wanted: Callable[[Batch], int] | None = getattr(self.inference, "block_states", None)
+        least = 0 if wanted is None else wanted(batch)
+        cuts = block_ptr(batch.unary_ptr[batch.var_ptr][1:], self.model, self.engine, least)
         return np.split(instances, cuts[1:-1])
 
     def _block(self, ids: Ints, planner: Planner) -> Block:

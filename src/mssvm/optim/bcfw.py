@@ -67,7 +67,7 @@ class BCFW(Solver[BCFWState]):
     """Block-coordinate Frank-Wolfe.
 
     Stops when the duality gap is at most ``tolerance`` times the objective and not negative, checked every
-    ``check_every`` passes, or after ``max_iter`` passes. ``n_planes`` is the number of planes kept an instance;
+    ``check_every`` passes, or after ``max_iter`` passes. ``n_planes`` is the number of planes per instance;
     ``cached_passes`` the passes over known planes, free of inference, after each pass with the oracle; ``seed`` that of
     the order of visits.
 

@@ -122,7 +122,7 @@ class CCCP(Solver[CCCPState]):
         run.tally.add(solution.tally)
         run.negative_gaps += solution.certificate.negative_gaps
         state.warm = solution.warm
-        # Inner objective of the better of the new and the old point, less the inner lower bound.
+        # Gap of the inner problem: the lower of the objectives at the new and the old point, less the lower bound.
         state.inner_gap = min(solution.objective, before) - solution.objective + solution.certificate.gap
         state.inner_certified = solution.certificate.certifies
         if self.literal or solution.objective < state.objective:
@@ -220,7 +220,7 @@ class Linearised:
     """CCCP's convex inner problem: ``problem`` with its subtracted part replaced by the tangent u.w - const at ``w``.
 
     ``minus`` is the evaluation of that part at ``w``. The tangent is known only as a sum over instances; each is given
-    a share of it in proportion to c_i. All else is the problem's own.
+    a share of it in proportion to c_i. Everything else is inherited from the problem.
     """
 
     convex = True

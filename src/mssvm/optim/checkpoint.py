@@ -1,4 +1,4 @@
-"""Saving a solver in mid-flight: arrays in safetensors, the rest as JSON in its header, swapped in atomically."""
+"""Checkpoints of a running solver: arrays in safetensors, the rest as JSON in its header, replaced atomically."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     min_w R(w) - u.w + xi    with    xi >= a_k.w + b_k    for every tangent (a_k, b_k) of P(w) = sum_i c_i plus_i(w)
 
-One slack for the sum of all instances, or one an instance (n-slack: more planes a round, fewer rounds). The QP is
+One slack for the sum of all instances, or one per instance (n-slack: more planes a round, fewer rounds). The QP is
 solved in its dual (``dual``), whose value is a lower bound; the solver stops on the gap to the best objective so far.
 """
 
@@ -150,7 +150,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         return duality_certificate(run, objective, state.lower, slack)
 
     def _tangents(self, run: SolverRun, w: Floats) -> tuple[float, Planes]:
-        """P(w), and its tangent at w: as one plane, or as one an instance."""
+        """P(w), and its tangent at w: as one plane, or as one per instance."""
         problem = run.problem
         if not self.n_slack:
             part = run.count(problem.plus(w))

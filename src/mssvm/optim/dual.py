@@ -153,8 +153,8 @@ def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
 
 
 def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
-    """Pairwise Frank-Wolfe steps on the quadratic program, in place: weight moves from the worst plane that has some to
-    the best one of its group, with exact line search.
+    """Pairwise Frank-Wolfe steps on the quadratic program, in place: weight moves from the worst plane of positive
+    weight to the best one of its group, with exact line search.
 
     ``gradient`` = Ha - q is updated. Ends when no group's difference of gradients exceeds ``share`` of the largest one
     of the first round.

@@ -30,7 +30,7 @@ from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import Solver
 from mssvm.optim.trace import NAN
 
-# Of the stages that only lead to the last one: at least the first, and so many times the last one's.
+# Tolerance of the stages before the last: at least the first number, and the second times that of the last stage.
 STAGE_TOLERANCE = 1e-3
 STAGE_SHARE = 10.0
 PERIOD = 10  # iterations over which progress is measured
@@ -41,8 +41,8 @@ SHORT_PERIOD_SHARE = 1e-2
 SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
 MAX_TRIALS = 20  # of a line search
-# The same where inference is approximate: as messages go on converging, values of the same weights change, and what no
-# short step lowers was lower when it was computed.
+# The same where inference is approximate. Messages keep converging, so the objective at the same weights changes
+# between evaluations, and a value that no short step lowers may be out of date.
 APPROXIMATE_TRIALS = 6
 GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
 MIN_CURVATURE = 1e-10  # s.y / y.y of a pair that is kept
@@ -160,7 +160,7 @@ class LBFGS(Solver[LBFGSState]):
         state.stage += 1
         state.iteration = 0
         state.recent = ()
-        # Curvature hardly changes with the temperature. Where inference is exact, evaluations are cheap enough without.
+        # Curvature hardly changes with the temperature, but where inference is exact, evaluations are cheap without it.
         if run.tally.exact:
             state.pairs = ()
 

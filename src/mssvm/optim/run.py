@@ -23,9 +23,10 @@ from mssvm.optim.trace import NAN, Callback, Row, Tally
 
 @dataclass(frozen=True)
 class Validation:
-    """Early stopping: after ``patience`` scores in a row without a new highest one, taken every ``every`` iterations.
+    """Early stopping by a ``score`` of the weights, taken every ``every`` iterations.
 
-    The weights with the highest ``score`` are returned instead of those with the lowest objective.
+    Training ends after ``patience`` scores in a row without a new maximum. The weights with the highest score are
+    returned instead of those with the lowest objective.
 
     >>> small = ms.solvers.Validation(score=lambda w: -float(np.abs(w).max()), patience=1)      # any score of w
     >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, validation=small).n_iter_ > 0
@@ -256,7 +257,7 @@ class SolverRun:
         }
 
     def _memory(self) -> dict[str, Any]:
-        """Messages that evaluations of the problem go on from, if it has any."""
+        """Messages that the next evaluation starts from, if the problem keeps any."""
         recalled = getattr(self.problem, "memory", None)
         return {} if recalled is None else dict(recalled())
 

@@ -76,6 +76,11 @@ class Solver(Settings, ABC, Generic[S]):
         """The number of the last row that the trace of a run at these temperatures can have; 0 where not known."""
         return int(getattr(self, "max_iter", 0))
 
+    @property
+    def uses_whole_budget(self) -> bool:
+        """Whether a run ends after ``limit`` rows and not before, unless something outside the solver ends it."""
+        return False
+
     def for_warm_start(self) -> Self:
         """The same solver for a start close to the minimum."""
         return self
@@ -114,7 +119,7 @@ class Solver(Settings, ABC, Generic[S]):
                         before = (run.mark(), copy(state))
                     self.step(run, state)
         except Stop as stop:
-            end = stop
+            end = stop.with_traceback(None)  # frames of the traceback would keep the problem
         except KeyboardInterrupt:
             end = Stop(Outcome.INTERRUPTED, f"Interrupted after {len(run.rows)} recorded iterations.")
         if saver is not None and state is not None:

@@ -166,6 +166,10 @@ class Subgradient(Solver[SubgradientState]):
         return -(-self.max_iter // self.evaluate_every) + self.average
 
     @property
+    def uses_whole_budget(self) -> bool:
+        return not self.full_batch
+
+    @property
     def averaged(self) -> float:
         """The share of the epochs, at the end, that is averaged over; Adam's rates are still high half-way."""
         return 0.25 if Scaling(self.scaling) is Scaling.ADAM else 0.5

@@ -136,7 +136,7 @@ class Cluster:
         return self.client.submit(on_worker, function, *args, key=key, pure=False, **preference)
 
     def reduce(self, futures: Sequence[Any], n_blocks: int) -> Any:
-        """The future of their sum, computed on the workers, ``FAN_IN`` neighbours at a time."""
+        """The future of the sum of these futures, computed on the workers, ``FAN_IN`` neighbours at a time."""
         while len(futures) > 1:
             groups = [futures[k : k + FAN_IN] for k in range(0, len(futures), FAN_IN)]
             futures = [self.client.submit(work.reduce, *group, n_blocks=n_blocks, pure=False) for group in groups]
@@ -187,7 +187,7 @@ def distributed(cluster: Any = None, **settings: Any) -> Iterator[Cluster]:
     """A Dask cluster for ``fit``, ``predict`` and ``score`` of a ``ShardedDataset``, while the context lasts.
 
     ``cluster`` is the address of a scheduler, a Dask ``Client`` or cluster object such as ``LocalCluster``, or a number
-    of workers to start on this machine (None: one a core), with ``settings`` such as ``memory_limit="4GB"``.
+    of workers to start on this machine (None: one per core), with ``settings`` such as ``memory_limit="4GB"``.
 
     >>> with ms.distributed(1) as cluster:                                        # one worker, on this machine
     ...     ms.CRF(ms.Chain()).fit(ms.ShardedDataset([lambda: (X, y)])).predict(X)[0].tolist()

@@ -330,7 +330,7 @@ class SparseVector:
 
 
 def packed(stretch: Stretch) -> Stretch:
-    """The stretch as it travels: a gradient of mostly zeros without them (negative zeros stay, to keep all bits)."""
+    """The stretch to send: a gradient of mostly zeros as a sparse vector (negative zeros are entries: same bits)."""
     gradient = stretch.part.gradient
     at = np.flatnonzero((gradient != 0) | np.signbit(gradient))
     if 2 * len(at) >= len(gradient):

@@ -156,7 +156,7 @@ def _labels(states: Ints, shape: tuple[int, ...]) -> Ints:
 
 
 def _sized(values: Any) -> Any:
-    """Every k-th pixel of large pictures, every pixel many times of small ones."""
+    """Large pictures thinned to every k-th pixel, small ones enlarged by repeating pixels."""
     step = max(1, -(-max(values.shape) // WIDEST))
     return enlarged(values[::step, ::step])
 

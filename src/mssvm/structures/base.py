@@ -108,7 +108,7 @@ class Structure(BaseEstimator):
 
     @abstractmethod
     def read(self, X: Sequence[Any]) -> Sources:
-        """Take X apart."""
+        """X as sources of features (nodes, edges, ...) with a topology key per instance."""
 
     @abstractmethod
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
@@ -127,7 +127,7 @@ class Structure(BaseEstimator):
         return []
 
     def inference(self, encoder: Encoder) -> Inference | None:
-        """Inference of the structure's own; None: that of graphs."""
+        """The structure's own inference; None: it uses that of graphs."""
         return None
 
     def learn_labels(self, y: Any, classes: Any, missing_label: Hashable) -> LabelVocabulary:
@@ -210,7 +210,7 @@ class Structure(BaseEstimator):
 
 
 def merged_types(many: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
-    """The union of the names of types; in sorted order if they differ, as a structure has them that reads all data."""
+    """The union of the names of types, in sorted order if they differ: the order of a structure that read all data."""
     merged: dict[str, tuple[str, ...]] = {}
     for types in many:
         for name, names in types.items():

@@ -1,4 +1,4 @@
-"""Training that goes on with new data: vocabularies that grow, and weights that keep their names.
+"""Training that continues with new data: vocabularies that grow, and weights that keep their names.
 
 A label, a named feature or a type that appears later gets weights of its own. Every weight has a name (block, feature,
 states), and ``moved_weights`` takes the weights of one encoder to those of the same name in another.
@@ -72,7 +72,7 @@ def widened(structure: Structure, earlier: Encoder, met: Encoder) -> Encoder:
 
 
 def moved_weights(w: Floats, earlier: Encoder, encoder: Encoder) -> MovedWeights:
-    """The weights ``w`` of an earlier encoder, by their names (block, feature, states), as those of ``encoder``."""
+    """The weights ``w`` of an earlier encoder in the places that ``encoder`` has for the same names."""
     moved = np.zeros(encoder.layout.n_weights)
     new = np.ones(encoder.layout.n_weights, dtype=bool)
     earlier_blocks = {block.name: block for block in earlier.blocks}

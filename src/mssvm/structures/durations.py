@@ -6,7 +6,7 @@
 "negative-binomial"          a + b (d - 1) + log binomial(d + r - 2, d - 1): d - 1 is the number of failures before
                              success r = 4, with exp(b) the probability of a failure; ("negative-binomial", r)
 "gamma"                      a + b (d - 1) + c log d: a geometric family whose most probable length is free
-an array (K, J)              features of the lengths 1 .. K, with J weights a label
+an array (K, J)              features of the lengths 1 .. K, with J weights per label
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def durations_of(durations: Any, longest: int) -> Durations:
         raise InputError(f"durations must be {listed} or an array of features of lengths, got {shown(durations)}.")
     if family == "table":
         return Durations(None)
-    beyond = np.arange(longest, dtype=np.float64)  # sites behind the first
+    beyond = np.arange(longest, dtype=np.float64)  # sites after the first
     columns = [np.ones(longest), beyond]
     names = ["1", "length"]
     known = None

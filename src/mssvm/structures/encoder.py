@@ -100,6 +100,8 @@ class Encoder:
         for block in self.blocks:
             shapes[block.name] = len(self.feature_names(block)), prod(block.cards)
         layout = WeightLayout.of(shapes)
+        sizes = "fewer features, classes or hidden states need fewer weights"
+        check_room(8.0 * layout.n_weights, f"one vector of {layout.n_weights:,} weights", sizes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
         return layout
@@ -190,7 +192,7 @@ class Encoder:
         check_room(8.0 * (states + entries + shared), f"the scores of {len(keys):,} instances", remedy)
 
     def rows_of(self, times: Mapping[Hashable, int]) -> dict[str, BlockRows]:
-        """What ``encode_parsed`` decides by numbers of rows, for data with ``times[key]`` instances of a topology."""
+        """Rows of each block in data with ``times[key]`` instances of a topology: they decide how blocks are stored."""
         topologies = tuple(self.topology(key) for key in times)
         layout = BatchLayout(topologies, np.arange(len(topologies)), own_tables=self.own_tables)
         counts = list(times.values())

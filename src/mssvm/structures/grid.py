@@ -34,8 +34,8 @@ class Grid(Pairwise):
         one weight >= 0 for their having the same label, whatever the direction (two with diagonals, "side" and
         "corner"). "contrast" adds another, >= 0 too, that counts less the more the two differ: it is multiplied by
         exp(-|x_i - x_j|^2 / (2 m)), m the mean of |x_i - x_j|^2 over the edges of the image, so that labels change
-        where the image does. Tables can learn what lies above what; where few pixels are labelled they also learn
-        what is not so, such as stripes, while the other two only ever smooth (docs/decisions/0007).
+        where the image does. Tables can learn which label lies above which; where few pixels are labelled they also
+        learn patterns that do not exist, such as stripes, while the other two only smooth (docs/decisions/0007).
     hidden : int
         States of the hidden variables; 0 for none. By default (``linked=True``) every pixel has one, tied to its label
         and to the hidden variables of its neighbours: a hidden grid under the labels.

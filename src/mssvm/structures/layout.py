@@ -69,10 +69,7 @@ class InstanceTopology:
     @cached_property
     def graph(self) -> Topology:
         """The topology without names; factors of one group follow each other."""
-        scopes = list[tuple[int, ...]]()
-        for name in self.factors:
-            scopes += [tuple(scope) for scope in self.groups[name].tolist()]
-        return Topology(tuple(self.cards.tolist()), tuple(scopes))
+        return Topology.of_arrays(self.cards, [self.groups[name] for name in self.factors])
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +125,8 @@ class SegmentStates(NamedTuple):
 @dataclass(frozen=True)
 class BlockRows:
     """Number of feature rows of a block of weights, and whether they are ``listed``, that is, copied from the source
-    row by row (see ``BatchLayout``). Parts of larger data follow the decision made for all of them: same bits."""
+    row by row (see ``BatchLayout``). Parts of larger data use the decision for all of them: same bits
+    as in one piece."""
 
     n: int
     listed: bool
@@ -151,8 +149,7 @@ class BatchLayout:
     the ``blocks`` of weights there is a placement; ``constraints`` become ``allowed``, the mask of permitted states
     (None: all), and ``offset``, -inf at the forbidden entries of tables (None: there are none), to which ``known``
     scores of tables are added. ``segments`` are the states of a segmentation's variables (None: there are no segments).
-    ``whole`` is
-    ``Encoder.rows_of`` where the batch is a part of larger data.
+    ``whole`` is ``Encoder.rows_of`` where the batch is a part of larger data.
 
     The feature rows of a block are listed (copied) only where they are few or out of order; else all rows of the
     source serve, and those without a member of the group are placed nowhere.

@@ -39,7 +39,7 @@ class MultiLabel(Pairwise):
     ----------
     graph : "tree", "full", "none" or an iterable of pairs
         Which labels are linked: those of the Chow-Liu tree of the training labels, all, none (one classifier for each
-        label), or the pairs named (by name or number). Inference is exact on trees, and on others of few labels.
+        label), or the pairs named (by name or number). Inference is exact on trees, and on small other graphs.
     names : iterable of str
         What the labels are called, in the order of the columns of y; their numbers by default.
     hidden : int

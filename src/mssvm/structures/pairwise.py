@@ -199,12 +199,13 @@ class Pairwise(Structure):
                 hidden_groups[typed("attach", name)] = np.stack([nodes, n + nodes], axis=1)
         for number, name in enumerate(encoder.schema.types_of("edge")):
             chosen = np.flatnonzero(graph.edge_type == number)
-            left, right = edges[chosen].T
+            ends = edges[chosen]
+            left, right = ends.T
             rows[typed("edge", name)] = chosen
             rows[typed("left", name)] = left
             rows[typed("right", name)] = right
             if self._labels_linked or typed("edge", name) in constrained:
-                groups[typed("edge", name)] = edges[chosen]
+                groups[typed("edge", name)] = ends
             if self._hidden_on_nodes:
                 hidden_groups[typed("hidden.edge", name)] = n + edges[chosen]
             if self._hidden_on_edges:

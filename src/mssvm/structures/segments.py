@@ -166,6 +166,10 @@ class Segments(Structure):
             for start, stop, label in part.spans:
                 self._check_span(start, stop, label, b, what)
         boundaries = np.concatenate([part.boundaries() for part in read] or [np.ones((0, 2), dtype=bool)])
+        return self.with_boundaries(labels, boundaries, encoder)
+
+    def with_boundaries(self, labels: Labels, boundaries: Bools, encoder: Encoder) -> Labels:
+        """Labels of sites with the boundaries that are known, and those that follow from the labels."""
         boundaries[labels.ptr[:-1]] &= (False, True)
         self._find_boundaries(labels, boundaries, self._repeating(encoder.schema, encoder.vocabulary))
         return Labels(labels.observed, labels.mask, labels.ptr, boundaries)
@@ -323,7 +327,9 @@ class Segments(Structure):
         sizes = {name: states for name, _, states in layout.parts} | dict(layout.single)
         for name in ("first", "last", "segment", "length", "state", "next"):
             if name in sizes:
-                out[name] = np.arange(sizes[name]) > 0  # these hold scores; their states are not chosen
+                out[name] = (
+                    np.arange(sizes[name]) > 0
+                )  # auxiliary variables hold scores only: they stay in their first state
         return [HardConstraint(group, mask) for group, mask in out.items() if mask is not None and mask.any()]
 
     # ------------------------------------------------------------------------------------- topology
@@ -354,7 +360,7 @@ def _all_sites(y: Any) -> Any:
 
 
 def _features_of_segments(function: Callable[[Any, int, int], Any], x: Any, longest: int, b: int) -> Floats:
-    """Features (T, K, f) of all segments of an instance; zeros where a segment would end behind it."""
+    """Features (T, K, f) of all segments of an instance; zeros where a segment would end beyond it."""
     n = x.shape[0] if hasattr(x, "shape") else len(x)
     out: Floats | None = None
     for start in range(n):

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 from mssvm.core.errors import InputError
 
 KINDS = {"bio": "BIO", "bioes": "BIOES"}
-OPEN = ("B", "I")  # the chunk may go on
-INSIDE = ("I", "E")  # the chunk goes on
+OPEN = ("B", "I")  # after which the chunk may continue
+INSIDE = ("I", "E")  # which continue a chunk
 
 
 def illegal_pairs(scheme: str, classes: Sequence[Hashable]) -> list[tuple[Hashable | None, Hashable | None]]:

@@ -66,7 +66,7 @@ class Weight:
 
 class WeightMasks(NamedTuple):
     """Masks over the weights: ``hidden``, those of hidden variables, which a start at zero would leave symmetric;
-    ``nonnegative``, those that must not fall below 0."""
+    ``nonnegative``, those with a lower bound of 0."""
 
     hidden: Bools
     nonnegative: Bools

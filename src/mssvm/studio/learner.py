@@ -9,12 +9,14 @@ from threading import Condition, Thread
 from time import perf_counter
 from typing import Any
 
+from mssvm.annotators import Annotators
 from mssvm.core.errors import MssvmError
 from mssvm.studio.journal import Event
 from mssvm.studio.project import Answer, Project
 
 FIRST_ITERATIONS = 40  # from no weights
 FURTHER_ITERATIONS = 10  # from the last ones
+ROUNDS = 2  # of training on the votes of several people
 MOST_ANSWERS = 200  # items that are predicted in the background
 
 
@@ -40,7 +42,7 @@ class Learner:
         self.answers: dict[int, tuple[int, Answer]] = {}  # by item, with the version that was learned
         self.progress = Progress()
         self.looking_at = 0
-        self._classes: list[Any] = []
+        self._learned: tuple[list[Any], bool] = ([], False)  # classes, and whether from votes
         self._changed = Condition()
         self._wanted = -1
         self._stopping = False
@@ -62,14 +64,27 @@ class Learner:
             self._wanted = self.project.version
             self._changed.notify_all()
 
+    def learn_now(self) -> None:
+        """Learn in this thread, for scripts that did not ``start`` another one."""
+        self.wake()
+        self._learn(self.project.version)
+
     def look_at(self, item: int) -> None:
         """The page shows this item: predict it before others."""
         with self._changed:
             self.looking_at = item
             self._changed.notify_all()
 
+    def annotators(self) -> list[dict[str, Any]]:
+        """Names, marks and, where training has compared them, estimated accuracies."""
+        table = getattr(self.model, "annotators_", ())
+        accuracy = {row.name: row.accuracy for row in table if row.n_votes}
+        people = self.project.annotators().items()
+        return [{"name": name, "marks": n, "accuracy": accuracy.get(name)} for name, n in people]
+
     def compare(self, event: Event) -> None:
-        """Before a mark is learned: how well was it predicted? Corrections are harder than other places."""
+        """Compare a new mark with the present prediction, before it is learned (prequential accuracy). This is
+        pessimistic, as people mark the places that are wrong."""
         known = self.answers.get(event["item"]) if event["kind"] == "mark" else None
         if known is None:
             return
@@ -113,16 +128,17 @@ class Learner:
             return
         self._say(doing="learning", error="")
         model = self.model
-        if model is None or data.classes != self._classes:
+        if model is None or (data.classes, data.votes) != self._learned:
             model = self.project.new_model()
-        model.set_params(
-            classes=data.classes, max_iter=FURTHER_ITERATIONS if hasattr(model, "coef_") else FIRST_ITERATIONS
-        )
+        goes_on = hasattr(model, "coef_") and not data.votes
+        model.set_params(classes=data.classes, max_iter=FURTHER_ITERATIONS if goes_on else FIRST_ITERATIONS)
+        if data.votes:
+            model.set_params(annotators=Annotators(max_iter=ROUNDS))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a budget of iterations is what is wanted here
             model.fit(data.X, data.y, callback=lambda row, w: self._interrupted())
         self.model = model
-        self._classes = data.classes
+        self._learned = (data.classes, data.votes)
         if self._interrupted():
             return
         self._predict(self.looking_at, version)

@@ -7,13 +7,17 @@ of the time. Predictions are at full size, with the strokes given.
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import uniform_filter
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.annotators import GOLD
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
 from mssvm.data.pictures import image as image_features
@@ -30,6 +34,7 @@ LARGEST = 1 << 20  # pixels of a picture
 MOST_POINTS = 5000  # of a stroke
 LARGEST_RADIUS = 200.0
 MOST_TRAINED = 6  # pictures that are trained on: those with the latest strokes
+REGION = 9  # coarse pixels of a side of the squares whose uncertainty is compared
 CACHED = 12  # pictures whose features are in memory
 UNKNOWN = -1
 
@@ -42,7 +47,7 @@ class PictureProject(Project):
     def __init__(self, folder: Path) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.paths = pictures_in(folder)
-        self._rasters: dict[int, tuple[tuple[int, ...], Ints]] = {}
+        self._rasters: OrderedDict[tuple[int, str | None], tuple[tuple[int, ...], Ints]] = OrderedDict()
         self.features = lru_cache(CACHED)(self._features)
         self.coarse_features = lru_cache(CACHED)(self._coarse_features)
         self.pixels = lru_cache(CACHED)(self._pixels)
@@ -74,18 +79,29 @@ class PictureProject(Project):
 
     def training_set(self) -> TrainingSet | None:
         with self.lock:
-            marked = list(dict.fromkeys(event["item"] for event in reversed(self.history.done)))[:MOST_TRAINED]
-            rasters = {item: self.raster(item) for item in marked}
+            marked = self._latest()
+            several = len(self.annotators()) > 1
+            rasters = {item: self._rasters_by_name(item) for item in marked}
             n_classes = len(self.classes)
-        seen = {int(label) for raster in rasters.values() for label in np.unique(raster) if label >= 0}
+        every = [raster for by_name in rasters.values() for raster in by_name.values()]
+        seen = {int(label) for raster in every for label in np.unique(raster) if label >= 0}
         if len(seen) < 2:
             return None
         X = []
-        y = []
-        for item, raster in rasters.items():
+        y: list[Any] = []
+        for item, by_name in rasters.items():
             X.append(self.coarse_features(item))
-            y.append(_as_labels(_coarse_labels(raster, _step(raster.shape), n_classes)))
-        return TrainingSet(X, y, list(range(n_classes)))
+            coarse = {name: _as_labels(_coarse_labels(r, _step(r.shape), n_classes)) for name, r in by_name.items()}
+            y.append(coarse if several else next(iter(coarse.values())))
+        return TrainingSet(X, y, list(range(n_classes)), several)
+
+    def _latest(self) -> list[int]:
+        """The pictures with the latest strokes, which are trained on."""
+        return list(dict.fromkeys(event["item"] for event in reversed(self.history.done)))[:MOST_TRAINED]
+
+    def _rasters_by_name(self, item: int) -> dict[str, Ints]:
+        """The raster of everyone who has painted on a picture."""
+        return {name: self._painted(item, name) for name in self.annotators(item)}
 
     def new_model(self) -> HCRF:
         return HCRF(Grid(edges="contrast"), warm_start=True, random_state=0, n_jobs=-1)
@@ -93,27 +109,34 @@ class PictureProject(Project):
     def predict(self, model: Any, item: int) -> Answer:
         with self.lock:
             raster = self.raster(item)
-        p = model.predict_marginals([self.features(item)], given=[_as_labels(raster)])[0]
-        return Answer(p.argmax(axis=2).astype(np.uint8), entropy(p))
+            by_name = self._rasters_by_name(item)
+        X = [self.features(item)]
+        if model.annotators is None:
+            p = model.predict_marginals(X, given=[_as_labels(raster)])[0]
+        else:
+            nothing = [[None] * raster.shape[1]] * raster.shape[0]
+            votes = {GOLD: nothing, **{name: _as_labels(own) for name, own in by_name.items()}}
+            p = model.aggregate(X, [votes], marginals=True)[1][0]
+        return Answer(p.argmax(axis=2).astype(np.uint8), entropy(p).astype(np.float16))
 
-    def suggest(self, model: Any) -> dict[str, Any] | None:
-        """The least certain place of the pictures with strokes, on the coarse grid; else the first picture without."""
+    def suggestions(self, model: Any, n: int) -> list[dict[str, Any]]:
+        """Places in the least certain regions of the pictures with strokes and of the first one without, on the coarse
+        grid. Single pixels at borders are always uncertain and tell little, so that uncertainty is averaged over
+        squares of ``REGION`` coarse pixels."""
         with self.lock:
-            marked = list(dict.fromkeys(event["item"] for event in reversed(self.history.done)))[:MOST_TRAINED]
-            rasters = [self.raster(item) for item in marked]
-        untouched = [item for item in range(self.n_items) if item not in marked]
-        X = [self.coarse_features(item) for item in (*marked, *untouched[:1])]
-        given = [_as_labels(_coarse_labels(r, _step(r.shape), len(self.classes))) for r in rasters]
-        items = [*marked, *untouched[:1]]
-        if untouched:
-            given.append([[None] * X[-1].shape[1] for _ in range(X[-1].shape[0])])
-        found = model.suggest(X, n=1, given=given, by="entropy")
-        if not found:
-            return None
-        item = items[found[0].instance]
-        step = _step(self.pixels(item).shape)
-        row, column = found[0].site
-        return {"item": item, "x": (column + 0.5) * step, "y": (row + 0.5) * step, "gain": found[0].gain}
+            items = self._latest()
+            items += [item for item in range(self.n_items) if item not in items][:1]
+            rasters = [self.raster(item) for item in items]
+        found: list[dict[str, Any]] = []
+        for item, raster in zip(items, rasters, strict=True):
+            step = _step(raster.shape)
+            labels = _coarse_labels(raster, step, len(self.classes))
+            p = model.predict_marginals([self.coarse_features(item)], given=[_as_labels(labels)])[0]
+            gain = np.where(labels >= 0, -1.0, uniform_filter(entropy(p), REGION, mode="constant"))
+            for row, column in _peaks(gain, n):
+                place = {"x": (column + 0.5) * step, "y": (row + 0.5) * step}
+                found.append({"item": item, **place, "gain": float(gain[row, column])})
+        return sorted(found, key=lambda one: -one["gain"])[:n]
 
     def agreement(self, event: Event, answer: Answer) -> tuple[int, int] | None:
         if event["class"] is None:
@@ -124,20 +147,29 @@ class PictureProject(Project):
     # ------------------------------------------------------------------------------------------------ files
 
     def export(self, model: Any, answers: dict[int, Answer]) -> list[Path]:
-        """strokes/NAME.png (255: no label) of every picture with strokes, masks/NAME.png of every answer."""
+        """strokes/NAME.png (255: no label) of every picture with strokes, masks/NAME.png of every answer. Of several
+        people also strokes/people.json, their names, and strokes/NAME.K.png, the strokes of the K-th from 0 on."""
         palette = np.array([list(bytes.fromhex(info.colour[1:])) for info in self.classes], dtype=np.uint8)
         padded = np.concatenate([palette, np.full((256 - len(palette), 3), 255, dtype=np.uint8)])
         written = []
+        names = list(self.annotators())
+        if len(names) < 2:
+            names = []
+        else:
+            written.append(self._write_file("strokes/people.json", json.dumps(names, ensure_ascii=False).encode()))
         for item in sorted({event["item"] for event in self.history.done}):
-            raster = self.raster(item)
-            strokes = np.where(raster < 0, MISSING, raster)
-            written.append(self._write("strokes", item, png.encode(strokes, padded)))
+            written.append(self._write("strokes", item, _as_picture(self.raster(item), padded)))
+            for k, name in enumerate(names):
+                written.append(self._write("strokes", item, _as_picture(self._painted(item, name), padded), f".{k}"))
         for item, answer in sorted(answers.items()):
             written.append(self._write("masks", item, png.encode(answer.labels, palette)))
         return written
 
-    def _write(self, kind: str, item: int, content: bytes) -> Path:
-        path = self.folder / kind / f"{stem_of(self.paths[item])}.png"
+    def _write(self, kind: str, item: int, content: bytes, ending: str = "") -> Path:
+        return self._write_file(f"{kind}/{stem_of(self.paths[item])}{ending}.png", content)
+
+    def _write_file(self, name: str, content: bytes) -> Path:
+        path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as file:
             file.write(content)
@@ -165,18 +197,50 @@ class PictureProject(Project):
     # ------------------------------------------------------------------------------------------------ pixels
 
     def raster(self, item: int) -> Ints:
-        """The class of every pixel, -1 without a stroke."""
-        marks = self.marks(item)
+        """The class of every pixel, -1 without a stroke, and where people disagree."""
+        names = self.annotators(item)
+        if len(names) < 2:
+            return self._painted(item, None)
+        raster = np.full(self.pixels(item).shape[:2], UNKNOWN, dtype=np.int16)
+        for name in names:
+            own = self._painted(item, name)
+            raster = np.where(own >= 0, own, raster)
+        return np.where(self._disagree(item), UNKNOWN, raster)
+
+    def disputed(self, item: int) -> Ints:
+        """(pixels, 2): rows and columns of the pixels to which people give different classes."""
+        return np.argwhere(self._disagree(item))
+
+    def _disagree(self, item: int) -> Bools:
+        """Mask of the pixels to which people give different classes."""
+        disagree = np.zeros(self.pixels(item).shape[:2], dtype=bool)
+        first = np.full(disagree.shape, UNKNOWN, dtype=np.int16)
+        for name in self.annotators(item):
+            own = self._painted(item, name)
+            disagree |= (own >= 0) & (first >= 0) & (own != first)
+            first = np.where(first >= 0, first, own)
+        return disagree
+
+    def disputed_mask(self, item: int) -> Ints:
+        """Picture of the disagreements: 255 where there is one."""
+        with self.lock:
+            return np.where(self._disagree(item), 255, 0)
+
+    def _painted(self, item: int, by: str | None) -> Ints:
+        """The class of every pixel by the strokes of one person (None: of all, later ones over earlier ones)."""
+        marks = self.marks(item, by)
         key = tuple(id(event) for event in marks)
-        known, raster = self._rasters.get(item, ((), np.zeros((0, 0), dtype=np.int64)))
+        known, raster = self._rasters.pop((item, by), ((), np.zeros((0, 0), dtype=np.int16)))
         if known and key[: len(known)] == known:
             raster = raster.copy()
             marks = marks[len(known) :]
         else:
-            raster = np.full(self.pixels(item).shape[:2], UNKNOWN, dtype=np.int64)
+            raster = np.full(self.pixels(item).shape[:2], UNKNOWN, dtype=np.int16)
         for event in marks:
             raster[covered_pixels(event, raster.shape)] = UNKNOWN if event["class"] is None else event["class"]
-        self._rasters[item] = (key, raster)
+        self._rasters[item, by] = (key, raster)
+        if len(self._rasters) > CACHED:
+            self._rasters.popitem(last=False)
         return raster
 
     def _pixels(self, item: int) -> AnyArray:
@@ -259,6 +323,24 @@ def _coarse_labels(raster: Ints, step: int, n_classes: int) -> Ints:
     counts = np.stack([(blocks == k).sum(axis=(1, 3)) for k in range(n_classes)], axis=-1)
     enough = counts.sum(axis=-1) * 4 >= step * step
     return np.where(enough, counts.argmax(axis=-1), UNKNOWN)
+
+
+def _peaks(gain: Floats, n: int) -> list[tuple[int, int]]:
+    """Up to n pixels of largest gain, each outside of the squares around those before; none below zero."""
+    left = gain.copy()
+    found: list[tuple[int, int]] = []
+    while len(found) < n:
+        row, column = (int(k) for k in np.unravel_index(left.argmax(), left.shape))
+        if left[row, column] < 0:
+            break
+        found.append((row, column))
+        left[max(row - REGION, 0) : row + REGION + 1, max(column - REGION, 0) : column + REGION + 1] = -1.0
+    return found
+
+
+def _as_picture(raster: Ints, palette: AnyArray) -> bytes:
+    """A raster as a palette PNG, 255 where there is no stroke."""
+    return png.encode(np.where(raster < 0, MISSING, raster), palette)
 
 
 def _as_labels(raster: Ints) -> list[list[int | None]]:

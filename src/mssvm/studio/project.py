@@ -1,7 +1,8 @@
 """A project: classes with colours, items to label, and the marks on them, replayed from the journal.
 
 A mark gives a class to a part of an item, or takes labels away (class None); later marks cover earlier ones. Undo takes
-back the last mark of all, redo gives it again.
+back the last mark of all, redo gives it again. A mark may have the name of a person (``by``): where several people mark
+the same place, their labels are votes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.studio.journal import Event, Journal
+from mssvm.studio.votes import UNNAMED
 
 MOST_CLASSES = 20
 LONGEST_NAME = 40
@@ -42,35 +44,44 @@ class ClassInfo:
 
 @dataclass
 class History:
-    """Marks that hold, and marks that were taken back."""
+    """Marks that hold (all, and by item), and marks that were taken back."""
 
     done: list[Event] = field(default_factory=list)
     undone: list[Event] = field(default_factory=list)
+    of_item: dict[int, list[Event]] = field(default_factory=dict)
 
     def apply(self, event: Event) -> bool:
         """Apply a mark, an undo or a redo; whether anything changed."""
         if event["kind"] == "undo":
             if not self.done:
                 return False
-            self.undone.append(self.done.pop())
+            mark = self.done.pop()
+            self.of_item[mark["item"]].pop()
+            self.undone.append(mark)
             return True
         if event["kind"] == "redo":
             if not self.undone:
                 return False
-            self.done.append(self.undone.pop())
+            self._give(self.undone.pop())
             return True
-        self.done.append(event)
+        self._give(event)
         self.undone.clear()
         return True
+
+    def _give(self, mark: Event) -> None:
+        self.done.append(mark)
+        self.of_item.setdefault(mark["item"], []).append(mark)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """What a model learns from: ``X`` and ``y``, and the labels that can occur."""
+    """What a model learns from: ``X`` and ``y``, and the labels that can occur. Where several people have marked,
+    ``y`` are votes (``annotators``)."""
 
     X: list[Any]
     y: list[Any]
     classes: list[Any]
+    votes: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +135,16 @@ class Project(ABC):
         """The model's answer for an item."""
 
     @abstractmethod
-    def suggest(self, model: Any) -> dict[str, Any] | None:
-        """Where a label would help most: the item, and the place in it."""
+    def suggestions(self, model: Any, n: int) -> list[dict[str, Any]]:
+        """Up to n places where a label would help, the most useful first: the item, and the place in it."""
 
     @abstractmethod
     def agreement(self, event: Event, answer: Answer) -> tuple[int, int] | None:
         """How many sites of a mark the answer had right, and of how many; None for marks without a class."""
+
+    @abstractmethod
+    def disputed(self, item: int) -> Any:
+        """The sites of an item to which people give different labels; empty if there are none."""
 
     @abstractmethod
     def export(self, model: Any, answers: dict[int, Answer]) -> list[Path]:
@@ -141,9 +156,31 @@ class Project(ABC):
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    def marks(self, item: int) -> list[Event]:
-        """The marks on an item, in their order."""
-        return [event for event in self.history.done if event["item"] == item]
+    def marks(self, item: int, by: str | None = None) -> list[Event]:
+        """The marks on an item, in their order; with ``by`` those of one person."""
+        found = self.history.of_item.get(item, [])
+        if by is None:
+            return list(found)
+        return [event for event in found if name_of(event) == by]
+
+    def annotators(self, item: int | None = None) -> dict[str, int]:
+        """Everyone who has marked (an item, or anything), in the order of first marks, and how many marks each gave."""
+        counts: dict[str, int] = {}
+        for event in self.history.done if item is None else self.marks(item):
+            counts[name_of(event)] = counts.get(name_of(event), 0) + 1
+        return counts
+
+    def suggest(self, model: Any) -> dict[str, Any] | None:
+        """The place where a label would help most; None if everything has one."""
+        found = self.suggestions(model, 1)
+        return found[0] if found else None
+
+    def disputed_items(self) -> list[int]:
+        """Items with sites to which people give different labels."""
+        if len(self.annotators()) < 2:
+            return []
+        shared = [item for item in self.history.of_item if len(self.annotators(item)) > 1]
+        return sorted(item for item in shared if len(self.disputed(item)))
 
     def record(self, event: Event) -> Event | None:
         """Check an event, write it to disk and apply it; returns it as it was written, None if it changed nothing."""
@@ -166,7 +203,9 @@ class Project(ABC):
         label = event.get("class")
         if label is not None and (type(label) is not int or not 0 <= label < len(self.classes)):
             raise InputError(f"there is no class {label!r}.")
-        return {"kind": "mark", "item": item, "class": label, **self.check_mark(event)}
+        checked = {"kind": "mark", "item": item, "class": label, **self.check_mark(event)}
+        name = _checked_name(event.get("by", ""))
+        return {**checked, "by": name} if name else checked
 
     def _checked_class(self, event: Event) -> Event:
         name = event.get("name")
@@ -186,6 +225,17 @@ class Project(ABC):
             changed = self.history.apply(event)
         self.version += changed
         return changed
+
+
+def name_of(event: Event) -> str:
+    """Who made a mark."""
+    return str(event.get("by") or UNNAMED)
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InputError(f"a name of an annotator has at most {LONGEST_NAME} printable characters.")
+    return name.strip()
 
 
 def named_classes(names: list[str]) -> list[ClassInfo]:

@@ -5,6 +5,7 @@ GET  /api/items/N               an item to draw               POST /api/events  
 GET  /api/items/N/picture       the picture itself            POST /api/look       which item is shown
 GET  /api/items/N/labels        prediction                    GET  /api/suggest    where to label next
 GET  /api/items/N/uncertainty   how unsure it is              POST /api/export     files beside the data
+GET  /api/items/N/disputed      where people disagree (pictures)
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Studio:
             Route("/api/items/{item:int}/picture", self._guarded(self._picture)),
             Route("/api/items/{item:int}/labels", self._guarded(self._labels)),
             Route("/api/items/{item:int}/uncertainty", self._guarded(self._uncertainty)),
+            Route("/api/items/{item:int}/disputed", self._guarded(self._disputed)),
         ]
 
     @asynccontextmanager
@@ -154,6 +156,8 @@ class Studio:
                 "marks": len(project.history.done),
                 "undone": len(project.history.undone),
                 "answered": {str(item): version for item, (version, _) in learner.answers.items()},
+                "annotators": learner.annotators(),
+                "disputed": project.disputed_items(),
                 "progress": asdict(learner.progress),
                 "recipe": project.recipe(),
             }
@@ -221,6 +225,7 @@ class Studio:
         with self.project.lock:
             described = self.project.describe(item)
             described["events"] = self.project.marks(item)
+            described["version"] = self.project.version
         return JSONResponse(described)
 
     async def _picture(self, request: Request) -> Response:
@@ -244,7 +249,13 @@ class Studio:
         answer = self._answer(request)
         if not isinstance(self.project, PictureProject):
             return JSONResponse({"uncertainty": answer.uncertainty.round(4).tolist()})
-        return Response(png.encode(np.round(255 * answer.uncertainty)), media_type="image/png")
+        return Response(png.encode(np.round(255.0 * answer.uncertainty)), media_type="image/png")
+
+    async def _disputed(self, request: Request) -> Response:
+        if not isinstance(self.project, PictureProject):
+            raise HTTPException(404)
+        mask = await asyncio.to_thread(self.project.disputed_mask, self._item_of(request))
+        return Response(png.encode(mask), media_type="image/png")
 
     def _answer(self, request: Request) -> Any:
         known = self.learner.answers.get(self._item_of(request))

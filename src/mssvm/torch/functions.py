@@ -15,7 +15,7 @@ from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials, Parts
 from mssvm.torch.scores import LaidOut, ScoreLayout
 
 Question = Callable[[Potentials], tuple[Floats, Marginals]]
-"""Values of every instance and their gradient, by inference that is bound already."""
+"""Inference bound to a batch and a query: potentials to the value of every instance and its gradient."""
 STEP = 1e-4  # relative, of the difference quotient along theta in the gradient of an entropy
 
 
@@ -27,12 +27,12 @@ def potentials(unary: torch.Tensor, tables: torch.Tensor) -> Potentials:
 
 
 def on(like: torch.Tensor, found: Floats) -> torch.Tensor:
-    """An array of an engine as a tensor of another one's type and device."""
+    """An engine's array as a tensor with the type and device of ``like``."""
     return torch.from_numpy(np.ascontiguousarray(found)).to(like.device, like.dtype)
 
 
 def marginals_on(like: torch.Tensor, mu: Marginals) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unary and table marginals as tensors of another one's type and device."""
+    """Unary and table marginals as tensors with the type and device of ``like``."""
     if isinstance(mu, DeviceMarginals):
         return mu.parts[0].to(like), mu.parts[1].to(like)
     return on(like, mu.unary), on(like, mu.tables)
@@ -60,9 +60,13 @@ def checked(value: Floats) -> Floats:
 
 
 def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
-    """Marginals times the weight of their instance, tables of the same entries summed."""
-    unary = mu[0] * weight[layout.index("state_owner", weight.device)]
-    tables = mu[1] * weight[layout.index("mu_owner", weight.device)]
+    """Marginals times the weight of their instance, summed over factors that share a table."""
+    if len(weight) == 1:  # one long sequence needs no index as long as itself
+        unary = mu[0] * weight
+        tables = mu[1] * weight
+    else:
+        unary = mu[0] * weight[layout.index("state_owner", weight.device)]
+        tables = mu[1] * weight[layout.index("mu_owner", weight.device)]
     if not layout.tables_as_marginals:
         into = tables.new_zeros(layout.batch.n_table_entries)
         tables = into.index_add_(0, layout.index("mu_source", weight.device), tables)
@@ -70,11 +74,11 @@ def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
 
 
 class _Once(torch.autograd.Function):
-    """Gradients as they are, which depend on the scores in a way that is not differentiable here."""
+    """Copies of the first ``n`` tensors, which are gradients by the others and cannot be differentiated again."""
 
     @staticmethod
-    def forward(unary: torch.Tensor, tables: torch.Tensor, *scores: torch.Tensor) -> Any:
-        return unary.clone(), tables.clone()
+    def forward(n: int, *tensors: torch.Tensor) -> Any:
+        return tuple(tensor.clone() for tensor in tensors[:n])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -85,10 +89,12 @@ class _Once(torch.autograd.Function):
         raise UnsupportedError("the gradient of this layer is made of marginals and cannot be differentiated again.")
 
 
-def _gradient(found: Parts, *scores: torch.Tensor) -> Any:
-    """The result of a backward pass; a recorded one (``create_graph=True``) cannot be differentiated a third time."""
-    gradient = _Once.apply(*found, *scores) if torch.is_grad_enabled() else found
-    return *gradient, None, None
+def differentiated_once(found: tuple[torch.Tensor, ...], *scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradients of a backward pass; with ``create_graph=True``, gradients that raise when differentiated again."""
+    if not torch.is_grad_enabled():
+        return found
+    recorded: tuple[torch.Tensor, ...] = _Once.apply(len(found), *found, *scores)
+    return recorded
 
 
 class _Value(torch.autograd.Function):
@@ -108,7 +114,7 @@ class _Value(torch.autograd.Function):
         *scores, unary, tables = ctx.saved_tensors
         with torch.no_grad():
             found = _weighted(ctx.layout, grad, (unary, tables))
-        return _gradient(found, *scores, grad)
+        return *differentiated_once(found, *scores, grad), None, None
 
 
 class _Entropy(torch.autograd.Function):
@@ -143,4 +149,4 @@ class _Entropy(torch.autograd.Function):
             change_unary = (below[0] - above[0]) / (2 * STEP)
             change_tables = (below[1] - above[1]) / (2 * STEP)
             unary, tables = _weighted(ctx.layout, grad.to(torch.float64), (change_unary, change_tables))
-        return _gradient((unary.to(grad), tables.to(grad)), *scores, grad)
+        return *differentiated_once((unary.to(grad), tables.to(grad)), *scores, grad), None, None

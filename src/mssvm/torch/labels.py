@@ -26,6 +26,7 @@ def sample_on_device(
     rows = _site_rows(laid, y)
     weight = None if site_weight is None else _site_rows(laid, site_weight)
     supported = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
+    supported = supported and layout.encoded.segments is None
     if not supported or rows is None or (site_weight is not None and (weight is None or weight.ndim != 1)):
         return None
     found = _masks(rows, layout.encoded.n_classes, missing_label)
@@ -58,7 +59,7 @@ def _site_rows(laid: LaidOut, given: Any) -> torch.Tensor | None:
         return None
     if tuple(given.shape[: len(padded)]) != padded:
         return None
-    rows = laid.layout.members("node", padded, laid.device)
+    rows = laid.layout.members(laid.layout.site_group, padded, laid.device)
     found: torch.Tensor = without_padding(given.detach(), len(padded), rows)
     return found
 
@@ -94,7 +95,7 @@ def _allowed(layout: ScoreLayout, device: torch.device) -> torch.Tensor:
 def _delta(
     laid: LaidOut, output: torch.Tensor, truth: torch.Tensor, weight: torch.Tensor | None, loss: Loss
 ) -> Potentials:
-    """Hamming's loss of every state, as ``Hamming.delta`` has it."""
+    """Hamming's loss of every state, as ``Hamming.delta`` computes it."""
     layout = laid.layout
     batch = laid.layout.batch
     tables = layout.cached(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from mssvm.core.checks import count, temperature
 from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.segments import segmentation_of
 from mssvm.data.labels import Labels
+from mssvm.data.tensors import as_array
 from mssvm.engines import engine_of
 from mssvm.engines.base import BoundQuery, Plan
 from mssvm.engines.torch import TorchEngine
@@ -24,14 +26,19 @@ from mssvm.estimators import plan as plans
 from mssvm.estimators.kbest import check_k, k_best
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.inference.base import Planner
+from mssvm.losses import Hamming, Zero
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import Unified
 from mssvm.structures import Segments, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
+from mssvm.torch.chain_operation import ChainSettings, Found, power_sums
+from mssvm.torch.constraints import Constraints
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
+from mssvm.torch.padded import PaddedScores, may_be_padded_chains, padded_chains, site_labels
+from mssvm.torch.reports import Reports
 from mssvm.torch.sampling import draw
 from mssvm.torch.scores import LaidOut, Layouts, Scores, lengths_of, names_scores, without_padding
 
@@ -49,7 +56,8 @@ class StructuredLoss(torch.nn.Module):
     Parameters
     ----------
     structure : Structure
-        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceLabel``; classes are the numbers 0 .. K-1.
+        ``Chain``, ``Segments``, ``Grid``, ``GraphModel`` or ``SequenceLabel``; classes are the numbers 0 .. K-1.
+        ``Segments`` take their durations from the scores, and ``repeat="auto"`` means that no label follows itself.
     eps_y, eps_h : float
         Temperatures of outputs and hidden variables: (0, 1) MSSVM, (0, 0) LSSVM, (1, 1) with ``loss="zero"`` a CRF.
     loss : "hamming", "zero" or a loss object
@@ -64,13 +72,12 @@ class StructuredLoss(torch.nn.Module):
         The number below zero that stands for a missing label in ``y``, by default that of ``CrossEntropyLoss``. Other
         numbers below zero are refused; in tensors for one more release they are missing labels, with a warning.
 
-    All methods take ``scores`` (see ``mssvm.torch.scores``: a mapping from "node", "edge", ... to tensors; the first
-    axis of an edge's table is the label that it comes from, edge[from, to]) with
-    ``lengths`` ((B,), for grids (B, 2)) or ``mask`` (booleans in the shape of the sites, True up to the length) where
-    they are padded, and ``graphs`` (``Graph`` objects or arrays of edges) for ``GraphModel``. Labels ``y`` are a tensor
-    or an array of classes, ``missing_label`` where missing, in the shape of the sites; a boolean tensor with a last
-    axis of classes that marks candidates (a row without any is a missing label); or nested lists with ``ms.MISSING``
-    and sets.
+    All methods take ``scores``, a mapping from "node", "edge", ... to tensors (see ``mssvm.torch.scores``; tables of
+    edges are edge[from, to]). Padded scores need ``lengths`` ((B,), for grids (B, 2)) or a ``mask`` (booleans in the
+    shape of the sites, True up to the length), and ``GraphModel`` needs ``graphs`` (``Graph`` objects or arrays of
+    edges). Labels ``y`` are a tensor or an array of classes in the shape of the sites, ``missing_label`` where missing;
+    a boolean tensor with a last axis of classes that marks candidates (a row without any is a missing label); or nested
+    lists with ``ms.MISSING`` and sets.
 
     >>> layer = ms.torch.StructuredLoss(ms.Chain(), eps_y=0.0, eps_h=1.0)
     >>> float(layer(scores, torch.tensor([[0, -100]])))                           # the second label is missing
@@ -94,10 +101,6 @@ class StructuredLoss(torch.nn.Module):
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
         self.structure = plans.structure_of(structure)
-        if isinstance(self.structure, Segments):
-            raise UnsupportedError(
-                "the layer has no segments yet; use ms.Segments with an estimator, or ms.Chain here."
-            )
         self.eps_y = temperature(eps_y, "eps_y")
         self.eps_h = temperature(eps_h, "eps_h")
         self.loss = plans.loss_of(loss, "hamming")
@@ -111,14 +114,14 @@ class StructuredLoss(torch.nn.Module):
         self.missing_label = missing_label
         own_tables = bool(getattr(self.loss, "needs_own_tables", False))
         self._layouts = Layouts(self.structure, own_tables, missing_label)
+        self._constraints = Constraints(self.structure)
+        self._reports = Reports()
 
     def extra_repr(self) -> str:
         return f"{self.structure}, eps_y={self.eps_y}, eps_h={self.eps_h}, loss={self.loss}"
 
     # ------------------------------------------------------------------------------------- the objective
 
-    @torch.compiler.disable
-    @names_scores
     def forward(
         self,
         scores: Scores,
@@ -130,9 +133,9 @@ class StructuredLoss(torch.nn.Module):
         weight: Any = None,
         site_weight: Any = None,
     ) -> torch.Tensor:
-        """The objective, reduced over instances of the given ``weight``; ``site_weight`` scales the loss of a site."""
-        laid = self._lay_out(scores, lengths, graphs, mask)
-        value = evaluate(self._objective(laid, y, site_weight), laid)
+        """The objective, reduced over instances times their ``weight``; ``site_weight`` scales the loss of a site."""
+        found = self._objective_of_tensors(scores, y, site_weight, lengths=lengths, mask=mask, graphs=graphs)
+        value = self._objective_of_layout(scores, y, site_weight, lengths, graphs, mask) if found is None else found
         if weight is not None:
             weights = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
             if weights.ndim and weights.shape != value.shape:
@@ -141,12 +144,67 @@ class StructuredLoss(torch.nn.Module):
             value = value * weights
         return REDUCTIONS[self.reduction](value)
 
-    def _objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
+    def _objective_of_tensors(self, scores: Scores, y: Any, site_weight: Any, **shape: Any) -> torch.Tensor | None:
+        """The objective by the fast path (``torch/padded``); None if these are not padded chains."""
+        if type(self.loss) not in (Hamming, Zero):
+            return None
+        scale = self.loss.scale if isinstance(self.loss, Hamming) else 0.0
+        normalize = isinstance(self.loss, Hamming) and self.loss.normalize
+        settings = ChainSettings(self.eps_y, self.eps_h, 2, scale, normalize, self.missing_label)
+        found = self._of_tensors(scores, y, shape, settings, site_weight)
+        return None if found is None else found[1][0]
+
+    def _of_tensors(
+        self, scores: Scores, given: Any, shape: Mapping[str, Any], settings: ChainSettings, site_weight: Any = None
+    ) -> tuple[PaddedScores, Found] | None:
+        """Scores of padded chains, and their power sums with derivatives; None: they take the general path."""
+        if shape.get("graphs") is not None:
+            return None
+        if not may_be_padded_chains(self.structure, self.inference, scores):
+            return None
+        sizes = (shape.get("lengths"), shape.get("mask"))
+        chains = padded_chains(self.structure, self._constraints, scores, *sizes, settings.eps_h)
+        if chains is None:
+            return None
+        sites = site_labels(given, site_weight, chains, settings.sides == 1)
+        if sites is None:
+            return None
+        if torch.compiler.is_compiling():
+            return chains, power_sums(chains, sites, settings)
+        self._reports.look()
+        found = power_sums(chains, sites, settings)
+        self._reports.add(found[3])
+        return chains, found
+
+    def _asked(self, eps_y: float, eps_h: float) -> ChainSettings:
+        return ChainSettings(eps_y, eps_h, missing=self.missing_label)
+
+    def check(self) -> None:
+        """Raise the errors that earlier calls found in their tensors; waits for the GPU.
+
+        On a GPU a call does not wait until the device has checked labels and scores: the value of an invalid instance
+        is NaN, and a later call, or this method, raises the error. Inside ``torch.compile`` or a CUDA graph there is
+        the NaN alone.
+
+        >>> layer.check()                                                         # nothing was wrong
+        """
+        self._reports.look(wait=True)
+
+    @torch.compiler.disable
+    @names_scores
+    def _objective_of_layout(
+        self, scores: Scores, y: Any, site_weight: Any, lengths: Any, graphs: Any, mask: Any
+    ) -> torch.Tensor:
+        laid = self.lay_out(scores, lengths, graphs, mask)
+        return evaluate(self.objective(laid, y, site_weight), laid)
+
+    def objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
+        """U+ - U- and its gradient, for labels ``y``, as a function of the potentials."""
         planner = self._planner(laid, training=True)
         unified = Unified(self.eps_y, self.eps_h, self.loss)
-        found = (
-            None if laid.device.type == "cpu" else sample_on_device(laid, y, site_weight, self.loss, self.missing_label)
-        )
+        found = None
+        if laid.device.type != "cpu":
+            found = sample_on_device(laid, y, site_weight, self.loss, self.missing_label)
         sample, delta = found or self._sample(laid, y, site_weight)
         parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
 
@@ -165,16 +223,20 @@ class StructuredLoss(torch.nn.Module):
         sample = to_sample(laid.layout.encoded, labels, site_weight=per_site)
         return sample, self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
 
-    # ------------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------- inference
 
-    @torch.compiler.disable
-    @names_scores
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
         """log sum exp theta over all labellings that agree with ``given``, by instance; its gradient: the marginals.
 
         >>> float(layer.log_partition(scores)) > 3.0, layer.log_partition(scores, given=torch.tensor([[0, 1]])).tolist()
         (True, [3.0])
         """
+        found = self._of_tensors(scores, given, shape, self._asked(1.0, 1.0))
+        return self._log_partition_of_layout(scores, given, shape) if found is None else found[1][0]
+
+    @torch.compiler.disable
+    @names_scores
+    def _log_partition_of_layout(self, scores: Scores, given: Any, shape: Any) -> torch.Tensor:
         laid, question = self._at_one(scores, given, shape)
         return evaluate(question, laid)
 
@@ -189,30 +251,42 @@ class StructuredLoss(torch.nn.Module):
         laid, question = self._at_one(scores, given, shape, precision="double")
         return entropy(question, laid)
 
-    @torch.compiler.disable
     @torch.no_grad()
-    @names_scores
     def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """Probability of every class at every site under p ~ exp theta, in the shape of the sites.
 
         >>> layer.marginals(scores).sum(-1).tolist()
         [[1.0, 1.0]]
         """
+        found = self._of_tensors(scores, given, shape, self._asked(1.0, 1.0))
+        return self._marginals_of_layout(scores, given, shape) if found is None else found[1][1]
+
+    @torch.compiler.disable
+    @names_scores
+    def _marginals_of_layout(self, scores: Scores, given: Any, shape: Any) -> Any:
         laid, question = self._at_one(scores, given, shape)
         value, mu = question(potentials(laid.unary, laid.tables))
         checked(value)
         return laid.back(on(laid.unary, laid.layout.encoded.over_sites(mu.unary)), 0.0)
 
-    @torch.compiler.disable
     @torch.no_grad()
-    @names_scores
     def decode(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100.
 
         >>> layer.decode(scores).tolist()
         [[0, 1]]
         """
-        laid = self._lay_out(scores, **shape)
+        found = self._of_tensors(scores, given, shape, self._asked(0.0, self.eps_h))
+        if found is None:
+            return self._decode_of_layout(scores, given, shape)
+        chains, (_, best, *_) = found
+        labels = best.argmax(dim=-1)
+        return labels if chains.inside is None else labels.masked_fill(~chains.inside, MISSING_LABEL)
+
+    @torch.compiler.disable
+    @names_scores
+    def _decode_of_layout(self, scores: Scores, given: Any, shape: Any) -> Any:
+        laid = self.lay_out(scores, **shape)
         request = self._request(laid, given)
         sites = laid.layout.encoded.labels
         belief = request.map()
@@ -233,7 +307,7 @@ class StructuredLoss(torch.nn.Module):
         >>> labels.tolist(), values.tolist()
         ([[0, 1], [0, 0]], [3.0, 2.0])
         """
-        laid = self._lay_out(scores, **shape)
+        laid = self.lay_out(scores, **shape)
         request = self._request(laid, given)
         sites = request.encoded.labels
         first = request.encoded.batch.var_ptr
@@ -253,27 +327,63 @@ class StructuredLoss(torch.nn.Module):
     def sample(
         self, scores: Scores, n: int = 1, *, given: Any = None, generator: torch.Generator | None = None, **shape: Any
     ) -> list[Any]:
-        """``n`` draws from p ~ exp theta, each in the shape of the sites: exact on forests in one call of inference,
-        elsewhere variable by variable, as exact as inference is.
+        """``n`` draws from p ~ exp theta, each in the shape of the sites.
+
+        On forests draws are exact and take one call of inference; elsewhere they are made variable by variable, and
+        are as exact as inference is.
 
         >>> draws = layer.sample(scores, n=3, generator=torch.Generator().manual_seed(0))
         >>> len(draws), tuple(draws[0].shape)
         (3, (1, 2))
         """
-        laid = self._lay_out(scores, **shape)
+        laid = self.lay_out(scores, **shape)
         query = self._query(laid, given)
         batch = laid.layout.batch
         theta = potentials(laid.unary, laid.tables)
-        size = (count(n, "n", 1), batch.n_vars)
         device = generator.device if generator is not None else "cpu"
+        if isinstance(self.structure, Segments):
+            seed = int(torch.randint(1 << 62, (), generator=generator, device=device))
+            return self._drawn_segmentations(laid, theta, query, count(n, "n", 1), seed)
+        size = (count(n, "n", 1), batch.n_vars)
         uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=device).cpu().numpy()
         drawn = draw(self._planner(laid), batch, theta, query, uniform)
         vars_ = laid.layout.encoded.labels.vars
         return [laid.back(torch.from_numpy(z[vars_]).to(laid.device), MISSING_LABEL) for z in drawn]
 
-    # ------------------------------------------------------------------------------------- how they are answered
+    def _drawn_segmentations(self, laid: LaidOut, theta: Potentials, query: Query, n: int, seed: int) -> list[Any]:
+        bound = cast(Any, self._bound(laid, self._planner(laid), query, 1.0, 1.0))
+        labels = [drawn % laid.layout.encoded.n_classes for drawn in bound.sample(theta, n, seed)]
+        draws = []
+        for number in range(n):
+            sites = np.concatenate([drawn[number] for drawn in labels])
+            draws.append(laid.back(torch.from_numpy(sites).to(laid.device), MISSING_LABEL))
+        return draws
 
-    def _lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None, mask: Any = None) -> LaidOut:
+    @torch.compiler.disable
+    @torch.no_grad()
+    @names_scores
+    def segments(self, scores: Scores, *, given: Any = None, **shape: Any) -> list[list[tuple[int, int, int]]]:
+        """The best segmentation of every instance, spans (start, stop, label); for ``Segments`` only.
+
+        >>> segmenter = ms.torch.StructuredLoss(ms.Segments(max_length=2))
+        >>> segmenter.segments({"node": scores["node"]})
+        [[(0, 1, 0), (1, 2, 1)]]
+        """
+        if not isinstance(self.structure, Segments):
+            raise UnsupportedError(f"{type(self.structure).__name__} has no segments; use decode for labels of sites.")
+        laid = self.lay_out(scores, **shape)
+        belief = self._request(laid, given).map()
+        layout = self.structure.segment_layout(laid.layout.encoder.schema, laid.layout.encoder.vocabulary)
+        spans = segmentation_of(layout, laid.layout.batch, belief.mu.unary)
+        out: list[list[tuple[int, int, int]]] = [[] for _ in range(len(laid.layout.batch))]
+        for b, start, stop, label in zip(spans.instance, spans.start, spans.stop, spans.label, strict=True):
+            out[int(b)].append((int(start), int(stop), int(label)))
+        return out
+
+    # ------------------------------------------------------------------------------------- the general path
+
+    def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None, mask: Any = None) -> LaidOut:
+        """Scores as the potentials of a batch."""
         if isinstance(scores, LaidOut):
             return scores
         if mask is None:
@@ -284,7 +394,9 @@ class StructuredLoss(torch.nn.Module):
 
     def _planner(self, laid: LaidOut, training: bool = False, precision: str | None = None) -> Planner:
         n = len(laid.layout.batch) if training else 0
-        inference = plans.inference_of(self.inference, self.memory_limit, self.threads, n)
+        inference = self.structure.inference(laid.layout.encoder)
+        if inference is None:
+            inference = plans.inference_of(self.inference, self.memory_limit, self.threads, n)
         if laid.device.type == "cpu":
             return Planner(inference, engine_of("auto", self.threads))
         own = "double" if laid.unary.dtype == torch.float64 else "single"
@@ -314,22 +426,33 @@ class StructuredLoss(torch.nn.Module):
         return layout.bounds.get(key, lambda _: plan.bind(query, eps_y, eps_h))
 
     def _at_one(self, scores: Scores, given: Any, shape: Any, precision: str | None = None) -> tuple[LaidOut, Question]:
-        """Inference at temperature one."""
-        laid = self._lay_out(scores, **shape)
-        bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), 1.0, 1.0)
+        """Scores laid out, and inference for them at temperature one."""
+        laid = self.lay_out(scores, **shape)
+        return laid, self.question(laid, given, 1.0, 1.0, precision)
+
+    def question(self, laid: LaidOut, given: Any, eps_y: float, eps_h: float, precision: str | None = None) -> Question:
+        """The power sum over all labellings that agree with ``given``, and its gradient."""
+        bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), eps_y, eps_h)
 
         def question(theta: Potentials) -> tuple[Floats, Marginals]:
             belief = bound(theta)
             return belief.value, belief.mu
 
-        return laid, question
+        return question
 
     def _request(self, laid: LaidOut, given: Any) -> PredictionRequest:
         """The scores as a model without weights: a request that estimators can answer."""
         template = laid.layout.encoded
         theta = potentials(laid.unary, laid.tables)
         inputs = LinearInputs(template.batch, (), theta)
-        encoded = Encoded(inputs, template.labels, template.hidden, template.n_classes, template.allowed)
+        encoded = Encoded(
+            inputs,
+            template.labels,
+            template.hidden,
+            template.n_classes,
+            template.allowed,
+            segments=template.segments,
+        )
         planner = self._planner(laid)
         predictor = partial(self._predictor, laid)
         request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
@@ -343,11 +466,19 @@ class StructuredLoss(torch.nn.Module):
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from the types that estimators take."""
-        encoded = laid.layout.encoded
         sites = laid.layout.encoded.labels
         listed = isinstance(y, (list, tuple)) and len(y) > 0 and all(map(torch.is_tensor, y))
         if not torch.is_tensor(y) and not listed:
-            return laid.layout.vocabulary.encode(y, sites.shapes, what)
+            return laid.layout.encoder.encode_labels(y, sites.shapes, what)
+        labels = self._labels_of_tensors(laid, y, what)
+        if isinstance(self.structure, Segments):
+            boundaries = np.ones((len(sites.vars), 2), dtype=bool)
+            return self.structure.with_boundaries(labels, boundaries, laid.layout.encoder)
+        return labels
+
+    def _labels_of_tensors(self, laid: LaidOut, y: Any, what: str) -> Labels:
+        encoded = laid.layout.encoded
+        sites = laid.layout.encoded.labels
         flat = _sites(laid, y, what)
         if flat.dtype == np.bool_ and flat.ndim == 2:
             observed: Bools = np.asarray(flat.any(axis=1))
@@ -380,28 +511,18 @@ class StructuredLoss(torch.nn.Module):
         )
 
 
-def _array(given: Any) -> AnyArray:
-    """A tensor on any device, or an array-like, as an array."""
-    if not torch.is_tensor(given):
-        return np.asarray(given)
-    tensor = given.detach()
-    if tensor.dtype in (torch.bfloat16, torch.float16):  # types that NumPy does not have, or rounds with
-        tensor = tensor.float()
-    return np.asarray(tensor.cpu().numpy())
-
-
 def _sites(laid: LaidOut, given: Any, what: str) -> AnyArray:
-    """One row per label site of a tensor in the shape of the sites, or of a list of them; padding left out."""
+    """One row for every labelled site, without padding, of a tensor in the shape of the sites or a list of tensors."""
     sites = laid.layout.encoded.labels
     if isinstance(given, (list, tuple)):
-        return _listed(laid, [_array(part) for part in given], what)
-    flat = _array(given)
+        return _listed(laid, [np.asarray(as_array(part)) for part in given], what)
+    flat = np.asarray(as_array(given))
     if not sites.scalar and laid.padded is not None:
         lead = flat.shape[: len(laid.padded)]
         if lead != laid.padded and flat.shape[:1] != sites.vars.shape:
             raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
         if lead == laid.padded:
-            flat = without_padding(flat, len(lead), laid.layout.rows("node", lead))
+            flat = without_padding(flat, len(lead), laid.layout.rows(laid.layout.site_group, lead))
     if len(flat) != len(sites.vars):
         raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
     return flat

@@ -54,7 +54,7 @@ class StructuredLinear(torch.nn.Module):
         if getattr(self.loss.loss, "needs_own_tables", False):
             encoded = replace(encoded, inputs=encoded.inputs.untied())
         features = encoder.model.bind(encoded.inputs, engine_of())
-        layout = ScoreLayout(BatchLayout((), encoded.labels.ptr[:0]), encoded, encoder.vocabulary)
+        layout = ScoreLayout(BatchLayout((), encoded.labels.ptr[:0]), encoded, encoder)
         return LaidOut(layout, *_Linear.apply(self.coef, features, layout))
 
     def to_estimator(self) -> Any:

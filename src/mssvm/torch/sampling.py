@@ -24,7 +24,7 @@ def _choose(probability: Floats, uniform: Floats) -> Ints:
     """The state in which each row's cumulated (unnormalised) probability passes its uniform number."""
     total = np.cumsum(probability, axis=-1)
     at = (total < uniform[..., None] * total[..., -1:]).sum(axis=-1)
-    # Rounding must not land on a state of probability zero behind the last possible one.
+    # Rounding must not land on a state of probability zero after the last possible one.
     last = probability.shape[-1] - 1 - np.argmax(probability[..., ::-1] > 0.0, axis=-1)
     chosen: Ints = np.minimum(at, last)
     return chosen

@@ -2,7 +2,9 @@
 
 A structure names groups of variables and factors (``structures.pairwise``): "node" the labels, "edge" their links
 (grids: "edge:right", "edge:down", ...), "hidden" or "between" the hidden variables, "attach", "left", "right" and
-"hidden.edge" their links, "first" and "last" the ends of chains. The scores of a group are
+"hidden.edge" their links, "first" and "last" the ends of chains. Segments have "node", and where they are not zero
+"transition" (C, C), "duration" (K, C), "begin" and "end" (C,), "boundary" (B, T, 2), "first" and "last", and for hidden
+states "hidden" (B, T, C, H), "attach" (C, H) and "move" (C, H, H). The scores of a group are
 
     one tensor of its states, shared by all members      (K,) or (K, K)
     a padded tensor with ``lengths``                     (B, T, K), (B, T - 1, K, K); of grids (B, H, W, K), ...
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ import torch
 from mssvm.core.arrays import Ints
 from mssvm.core.caches import LRUCache
 from mssvm.core.checks import shown
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
 from mssvm.core.terms import Target
 from mssvm.core.topology import Batch, gather
@@ -37,7 +39,7 @@ from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.engines.base import BoundQuery
 from mssvm.models.linear import LinearInputs
-from mssvm.structures import Encoder, GraphModel, Grid, Schema, SequenceLabel, Structure
+from mssvm.structures import Encoder, GraphModel, Grid, Schema, Segments, SequenceLabel, Structure
 from mssvm.structures.encoded import Encoded, to_query
 from mssvm.structures.layout import BatchLayout, InstanceTopology
 
@@ -47,10 +49,13 @@ CACHED_STATES = 1 << 22  # total number of states of cached layouts
 CACHED_BOUNDS = 4  # of ``ScoreLayout.query``, for different temperatures and engines
 ENCODERS = 8
 LINKS = ("edge", "hidden.edge")  # groups whose tables are symmetric where the graph is undirected
+SEGMENT_SITES = "label"  # the group of segmentations that users call "node"
+SEGMENT_AXES = {"transition": 2, "duration": 2, "attach": 2, "move": 3}  # axes of tables; the other groups have one
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
 
 
+Places: TypeAlias = "slice | torch.Tensor"
 Types = tuple[tuple[str, tuple[str, ...]], ...]
 EncoderKey = tuple[int, Types]
 
@@ -71,7 +76,7 @@ class ScoreLayout:
 
     groups: BatchLayout
     encoded: Encoded
-    vocabulary: LabelVocabulary
+    encoder: Encoder
     constrained: frozenset[str] = frozenset()
     symmetric: bool = False
     plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
@@ -83,6 +88,11 @@ class ScoreLayout:
     @property
     def batch(self) -> Batch:
         return self.encoded.batch
+
+    @property
+    def site_group(self) -> str:
+        """The group with a member for every site."""
+        return SEGMENT_SITES if self.encoded.segments is not None else "node"
 
     @cached_property
     def query(self) -> Query:
@@ -125,14 +135,17 @@ class ScoreLayout:
         batch = self.batch
         return batch.n_mu_entries == batch.n_table_entries and np.array_equal(batch.mu_at, batch.table_at)
 
-    def places(self, group: str, card: int, device: torch.device) -> tuple[Target, torch.Tensor]:
-        """Entries of the unary scores or tables that the members of a group fill, one after the other."""
+    def places(self, group: str, card: int, device: torch.device) -> tuple[Target, Places]:
+        """Entries of the unary scores or tables that the members of a group fill, one after the other; a slice where
+        they are neighbours, as those of one long sequence are."""
 
-        def make() -> tuple[Target, torch.Tensor]:
+        def make() -> tuple[Target, Places]:
             target, at = self.groups.locate(group)
+            if len(at) and np.array_equal(at, at[0] + card * np.arange(len(at))):
+                return target, slice(int(at[0]), int(at[0]) + card * len(at))
             return target, _ints((at[:, None] + np.arange(card)).ravel(), device)
 
-        found: tuple[Target, torch.Tensor] = self.cached(("places", group, device), make)
+        found: tuple[Target, Places] = self.cached(("places", group, device), make)
         return found
 
     def members(self, name: str, lead: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
@@ -239,7 +252,7 @@ class LaidOut:
         if self.padded is None or encoded.labels.scalar:
             found = encoded.labels.split(per_site)
             return found
-        rows = self.layout.members("node", self.padded, per_site.device)
+        rows = self.layout.members(self.layout.site_group, self.padded, per_site.device)
         more = per_site.shape[1:]
         if rows is None:
             return per_site.reshape(*self.padded, *more)
@@ -263,6 +276,8 @@ class Layouts:
         """Scores as potentials of a batch."""
         given = dict(scores) if isinstance(scores, Mapping) else {self._main({}): scores}
         given = {name: _tensors(name, value) for name, value in given.items()}
+        if isinstance(self.structure, Segments):
+            given = _of_segments(given)
         main = self._main(given)
         if main not in given:
             raise InputError(f"scores lack the group {main!r}, one row for every site.")
@@ -276,7 +291,7 @@ class Layouts:
 
     @property
     def _site_axes(self) -> int:
-        """Axes of the labels behind that of instances."""
+        """Axes of the labels after that of instances."""
         if isinstance(self.structure, SequenceLabel):
             return 0
         if isinstance(self.structure, Grid):
@@ -285,12 +300,14 @@ class Layouts:
 
     def _main(self, given: Mapping[str, Any]) -> str:
         """The group whose rows are the sites."""
+        if isinstance(self.structure, Segments):
+            return SEGMENT_SITES
         if not isinstance(self.structure, SequenceLabel):
             return "node"
         return "state" if "state" in given else "label_state"
 
     def _n_classes(self, given: Mapping[str, Any]) -> int:
-        name = "node"
+        name = SEGMENT_SITES if isinstance(self.structure, Segments) else "node"
         axis = -1
         if isinstance(self.structure, SequenceLabel):
             name, axis = ("label", -1) if "label" in given else ("label_state", -2)
@@ -301,6 +318,8 @@ class Layouts:
     def _axes(self, group: str) -> int:
         """Axes of states of a group's tables."""
         base = group.partition(":")[0]
+        if isinstance(self.structure, Segments):
+            return SEGMENT_AXES.get(base, 1)
         if base == "transition":
             return 3
         return 1 if base in ("node", "hidden", "between", "first", "last", "state", "label") else 2
@@ -319,7 +338,7 @@ class Layouts:
             if main.ndim < 1 + axes + self._axes(name):
                 raise InputError(f"scores of {name!r} have shape {tuple(main.shape)}; a batch axis is missing.")
             most = tuple(main.shape[1 : 1 + axes])
-            sizes = np.tile(most, (main.shape[0], 1)) if lengths is None else _lengths(lengths, len(main), most)
+            sizes = np.tile(most, (main.shape[0], 1)) if lengths is None else checked_lengths(lengths, len(main), most)
         elif lengths is not None:
             raise InputError("lengths are those of padded scores; a list of tensors says how long each is.")
         else:
@@ -350,15 +369,30 @@ class Layouts:
         groups = BatchLayout(kinds, kind_of, constraints=encoder.constraints, own_tables=own)
         inputs = LinearInputs(groups.batch, (), groups.offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
-        encoded = Encoded(inputs, groups.labels, groups.hidden, key.n_classes, groups.allowed)
+        encoded = Encoded(inputs, groups.labels, groups.hidden, key.n_classes, groups.allowed, segments=groups.segments)
         symmetric = not getattr(self.structure, "directed", True)
-        return ScoreLayout(groups, encoded, encoder.vocabulary, constrained, symmetric)
+        return ScoreLayout(groups, encoded, encoder, constrained, symmetric)
 
     def _encoder(self, key: EncoderKey) -> Encoder:
         """It keeps the topologies of instances, which batches of other lengths share."""
         n_classes, types = key
         vocabulary = LabelVocabulary(tuple(range(n_classes)), self.missing_label)
         return Encoder(self.structure, Schema({}, dict(types)), vocabulary)
+
+
+def _of_segments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores by the groups of a segmentation, in which pairs of label and hidden state are states of one variable."""
+    out = {}
+    for name, value in given.items():
+        if name == "segment":
+            raise UnsupportedError("scores of single segments are not for the layer; give segment_x to an estimator.")
+        if name == "hidden" and torch.is_tensor(value):
+            out[name] = value.flatten(-2)
+        elif name == "hidden":
+            out[name] = [part.flatten(-2) for part in value]
+        else:
+            out[SEGMENT_SITES if name == "node" else name] = value
+    return out
 
 
 def _graph(given: Any, nodes: Any, b: int) -> Graph:
@@ -424,7 +458,7 @@ def lengths_of(mask: Any) -> Ints:
     return sizes[:, 0] if inside.ndim == 2 else sizes
 
 
-def _lengths(given: Any, n: int, most: tuple[int, ...]) -> Ints:
+def checked_lengths(given: Any, n: int, most: tuple[int, ...]) -> Ints:
     """Checked sizes of padded instances."""
     try:
         found = torch.as_tensor(given, device="cpu").numpy()
@@ -480,7 +514,8 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     for group in sorted(names, key=_order):
         name = group if group in given else group.partition(":")[0]
         if name not in given:
-            if group in groups.factors and group not in layout.constrained:
+            optional = group in layout.constrained or layout.encoded.segments is not None
+            if group in groups.factors and not optional:
                 raise InputError(f"scores lack the group {group!r}; give a table for all of its members, or one each.")
             continue
         table = given[name]
@@ -488,12 +523,15 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
             table = both_orders(table)
         target, values, places = _placed(layout, group, name, table)
         values = values.to(device, dtype)
-        if out[target] is None and len(places) == sizes[target] and _in_order(layout, group, places):
+        base = out[target]
+        if base is None and _fills(places, sizes[target]):
             out[target] = values
             continue
-        base = out[target]
         base = values.new_zeros(sizes[target]) if base is None else base
-        out[target] = base.index_add(0, places, values)
+        if isinstance(places, slice):
+            out[target] = base.slice_scatter(base[places] + values, 0, places.start, places.stop)
+        else:
+            out[target] = base.index_add(0, places, values)
     unary = out["unary"]
     if unary is None:
         unary = torch.zeros(sizes["unary"], dtype=dtype, device=device)
@@ -526,14 +564,16 @@ def _order(group: str) -> tuple[bool, str]:
     return not group.startswith("node"), group
 
 
-def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
-    def make() -> bool:
-        return bool((places == torch.arange(len(places), device=places.device)).all())
-
-    return bool(layout.cached(("in order", group), make))
+def _fills(places: Places, size: int) -> bool:
+    """Whether a group fills all entries, in order."""
+    return isinstance(places, slice) and places == slice(0, size)
 
 
-def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
+def _n_places(places: Places) -> int:
+    return places.stop - places.start if isinstance(places, slice) else len(places)
+
+
+def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, Places]:
     """The scores of a group's members, flat, and where they go."""
     first = _first(given)
     kinds = layout.groups.topologies
@@ -547,7 +587,7 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
     device = first.device
     target, places = layout.places(group, size, device)
     if torch.is_tensor(given) and given.ndim == axes:
-        return target, given.reshape(1, size).expand(len(places) // size, size).reshape(-1), places
+        return target, given.reshape(1, size).expand(_n_places(places) // size, size).reshape(-1), places
     if torch.is_tensor(given):
         lead = tuple(given.shape[:-axes])
         rows = layout.members(name, lead, device)
@@ -559,8 +599,10 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
     flat = flat if rows is None else flat[rows]
     if name != group:
         flat = flat[layout.of_type(group, name, device)]
-    if flat.numel() != len(places):
-        raise InputError(f"scores of {name!r} have {len(flat)} rows; the batch has {len(places) // size} members.")
+    if flat.numel() != _n_places(places):
+        raise InputError(
+            f"scores of {name!r} have {len(flat)} rows; the batch has {_n_places(places) // size} members."
+        )
     return target, flat.reshape(-1), places
 
 

@@ -41,8 +41,9 @@ SEARCH_IBOUND = 16
 BOUND_IBOUND = 12
 BOUND_NAME = "mini-bucket bound"
 SEARCH_NAME = "propagation and search"
-# Processor time of joint MAP as a start.
-JOINT_SECONDS = 1.0
+# Processor time of joint MAP as a start: this share of the time that is left, in seconds at least and at most these.
+JOINT_SHARE = 0.1
+JOINT_SECONDS = (1.0, 10.0)
 # Sweeps of propagation: as a start of a search, and for an answer of its own.
 START_SWEEPS = 100
 ANSWER_SWEEPS = 1000
@@ -139,7 +140,7 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
 
 
 def _bounded_for_nothing(result: Answer, task: UaiTask) -> Answer:
-    """The answer with an upper bound no worse than the one that is known for nothing."""
+    """The answer with its upper bound lowered to ``quick_bound`` where that is lower."""
     if result.exact:
         return result
     problem = task.problem
@@ -308,7 +309,7 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         _propagation(limits.seed, "annealed"),
     )
     if find_spec("pytoulbar2") is not None:
-        starts = (_joint_map, *starts)
+        starts = (_joint_map(limits.seconds_left), *starts)
     search = Anytime(
         limits.seconds_left,
         SEARCH_IBOUND,
@@ -326,9 +327,14 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
     return Answer(value, result.proven, result.proven, lower, result.upper, SEARCH_NAME, result.states)
 
 
-def _joint_map(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+def _joint_map(seconds_left: float) -> Inference:
     """MAP with the hidden variables maximised too, as a start of the search; state 0 where nothing is found."""
-    return Toulbar2(JOINT_SECONDS).attempt(batch, theta, query)[0]
+    solver = Toulbar2(float(np.clip(JOINT_SHARE * seconds_left, *JOINT_SECONDS)))
+
+    def infer(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        return solver.attempt(batch, theta, query)[0]
+
+    return infer
 
 
 def _progress_callback(limits: AnswerLimits, name: str) -> Callable[[SearchProgress], None]:

@@ -27,7 +27,7 @@ class BranchAndBound:
         self.conditional = ConditionalBound(search.instance, order, search.eps_h)
 
     def run(self, deadline: float) -> None:
-        """Search on until the deadline, a proof, or the end of the tree."""
+        """Continue until the deadline, a proof, or the end of the tree."""
         search = self.search
         search.phase = "branch"
         while not search.out_of_time(deadline) and not search.proven:

@@ -52,6 +52,7 @@ class LocalSearch:
         self.walk: Walk | None = None
         self.walk_share = WALK_SHARES[WALK]
         self.seconds = [0.0, 0.0]  # of each way
+        self.conditionable = True  # until no outputs are found to hold
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` kicks in a row led to nothing better."""
@@ -71,6 +72,9 @@ class LocalSearch:
             conditioned = self._conditioned()
             held = conditioned.hold(search.rng)
             if held is None:
+                self.conditionable = False
+                if self._is_walks_turn():
+                    continue
                 return
             if stale >= PATIENCE:
                 self._kick(held)
@@ -106,7 +110,7 @@ class LocalSearch:
         search = self.search
         if not (search.outputs and search.evaluated):
             return False
-        if not search.evaluator.exact:
+        if not (search.evaluator.exact and self.conditionable):
             return True
         return (1.0 - self.walk_share) * self.seconds[WALK] <= self.walk_share * self.seconds[CONDITIONING]
 
@@ -147,7 +151,10 @@ class LocalSearch:
         conditioned = ConditionedElimination(instance, order, entries, search.outputs, 0.0, search.eps_h)
         if conditioned.fits:
             return conditioned
-        return replace(conditioned, entries=search.entries)
+        larger = replace(conditioned, entries=search.entries)
+        if larger.fits or not search.evaluator.exact:
+            return larger
+        return replace(larger, order=search.evaluation_order)
 
     def _kick(self, held: int) -> None:
         """Go back to the incumbent with some of the held outputs (a bit mask) changed at random."""

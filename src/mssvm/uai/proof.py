@@ -60,7 +60,10 @@ class OpenPart(NamedTuple):
 
 
 class Proof:
-    """Depth-first search over parts, highest bound first: the parts on the stack bound all outputs not yet searched."""
+    """Best-first search over parts: the highest bound of an open part bounds all outputs not yet searched.
+
+    Open parts keep their mini-buckets. Once these fill half of the memory, the search continues depth-first.
+    """
 
     def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search = search
@@ -83,16 +86,23 @@ class Proof:
         return self.search.instance.topology.unary_ptr
 
     def run(self, deadline: float) -> None:
-        """Search on until the deadline, at least by one part."""
+        """Continue until the deadline, by at least one part."""
         search = self.search
         search.phase = "prove"
         while self.parts:
-            children = self._split(self.parts.pop())
+            children = self._split(self._next())
             promising = [part for part in children if part.bound > search.threshold]
             self.parts += sorted(promising, key=lambda part: part.bound)
             search.improve_upper(max([search.threshold, *(part.bound for part in self.parts)]))
             if search.out_of_time(deadline):
                 return
+
+    def _next(self) -> OpenPart:
+        """Take the part with the highest bound, or the last one where memory is short."""
+        if 2 * self._n_bytes() > self.search.memory_limit:
+            return self.parts.pop()
+        best = max(range(len(self.parts)), key=lambda k: self.parts[k].bound)
+        return self.parts.pop(best)
 
     def _split(self, part: OpenPart) -> list[OpenPart]:
         """The children of a part that may hold better outputs than the incumbent; the part itself if time is up."""
@@ -147,10 +157,10 @@ class Proof:
         renewed = OpenPart(part.left, part.bound, relaxation, relaxation.parameters, bound, size)
         return self._with_bound(renewed, bound)
 
-    def _n_bytes(self, part: OpenPart) -> int:
-        """Memory of all mini-buckets in use, which several parts may share."""
-        work = {id(other.relaxation): other.relaxation.program.n_work for other in (*self.parts, part)}
-        return 8 * 4 * sum(work.values())
+    def _n_bytes(self, *more: OpenPart) -> int:
+        """Memory of all mini-buckets in use, which several parts may share, and of work on the largest of them."""
+        work = {id(part.relaxation): part.relaxation.program.n_work for part in (*self.parts, *more)}
+        return 8 * sum(work.values()) + 8 * 3 * max(work.values(), default=0)
 
     def _load(self, part: OpenPart, left: Bools) -> None:
         """Set the part's mini-buckets to its parameters and the states ``left``."""
@@ -191,8 +201,8 @@ class Proof:
     def _candidates(self, part: OpenPart, outputs: Ints, bounds: Floats, gap: float) -> Ints:
         """Outputs to try a split at: those with low state bounds, and those that most mini-buckets share."""
         unary_ptr = self._unary_ptr
-        weight = np.exp(np.minimum(bounds - part.bound, 0.0) * STEEPNESS / gap)
-        weight = np.where(part.left, weight, 0.0)
+        below = np.where(part.left, np.minimum(bounds - part.bound, 0.0), 0.0)
+        weight = np.where(part.left, np.exp(below * STEEPNESS / gap), 0.0)
         score = np.array([weight[unary_ptr[v] : unary_ptr[v + 1]].sum() for v in outputs])
         copies = np.bincount(part.relaxation.program.var, minlength=len(unary_ptr) - 1)[outputs]
         low_bounds = np.argsort(score, kind="stable")[:TRIALS]

@@ -1,4 +1,4 @@
-"""An upper bound that is known for nothing: a product of conditional probabilities is at most one.
+"""An upper bound from one pass over the tables: a product of conditional probabilities is at most one.
 
 For outputs fixed at any states, give every hidden variable v a table f_v of its own such that no variable is, through
 these tables, its own ancestor. Eliminating hidden variables from the last descendant to the first meets each in its own

@@ -22,7 +22,7 @@ from mssvm.core.arrays import Ints
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, RecordKind
 from mssvm.uai.support import WIRING, Support
 
-# Outputs of a region: at most LARGEST, at least this power of that; its tables have at most ENTRIES entries.
+# A region has between LARGEST**LEAST_POWER and LARGEST outputs, and its tables have at most ENTRIES entries.
 LARGEST = 400.0
 LEAST_POWER = 0.4
 ENTRIES = 1 << 12

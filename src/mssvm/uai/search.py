@@ -1,10 +1,11 @@
 """The anytime search for marginal MAP on one instance, phase by phase (paper eq. 5 at eps_y = 0).
 
     support     zeros as constraints: impossible states removed, a first possible assignment (``Support``); the bound
-                that is known for nothing (``quick_bound``)
+                by one pass over the tables (``quick_bound``)
     bound       mini-buckets with moment matching; their back-substitution is another assignment
     starts      outputs decoded from other inference, as far as time allows
     blocks      local search (``LocalSearch``): a walk over regions of outputs, or exact maximisation with a few held
+    enumerate   all outputs one by one, where constraints leave few (``Enumeration``)
     tighten     the bound's shifts and weights by L-BFGS
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
     prove       the same over parts of the output space, with new bounds in each (``Proof``)
@@ -24,6 +25,7 @@ import numpy as np
 from mssvm.core.arrays import Ints
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.uai.branching import BranchAndBound
+from mssvm.uai.enumeration import Enumeration
 from mssvm.uai.local_search import LocalSearch
 from mssvm.uai.proof import Proof, best_relaxation
 from mssvm.uai.quick_bound import quick_bound
@@ -40,6 +42,7 @@ TOLERANCE = 1e-9
 QUICKER = 4
 PROVING = 3
 WIDER = 6
+WIDER_ROOTS = (2, 0)
 
 # Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, local
 # search before bounds, the choice of orders, and the first tightening.
@@ -47,8 +50,11 @@ QUICK_SHARE = 0.01
 FIRST_SHARE = 0.15
 ORDER_SHARE = 0.05
 TIGHTEN_SHARE = 0.1
-# Iterations of L-BFGS: for the first bound, and for one that nothing follows.
+# Share of what is then left for the bound that a proof begins with.
+ROOT_SHARE = 0.35
+# Iterations of L-BFGS: for the first bound, for each that a proof may begin with, and for one that nothing follows.
 TIGHTEN_ITERATIONS = 40
+ROOT_ITERATIONS = 120
 LAST_ITERATIONS = 400
 
 # Trees and proofs take turns with local search, in slices of this many seconds. They get most of the time once the
@@ -63,6 +69,7 @@ PATIENCE = 6
 MOST_RUNNERS_UP = 8
 
 Start = Callable[[float], Ints]
+Exhaustive = BranchAndBound | Proof | Enumeration
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,8 @@ class AnytimeSearch:
         outputs_given = replace(self.instance, clamped=self.instance.clamped | self.instance.output)
         order = outputs_given.order(False, restarts=0)
         self.evaluator = Relaxation(outputs_given, order, self.entries, 0.0, eps_h)
+        # Tables along this order are as small as the evaluator's when all outputs are held.
+        self.evaluation_order = (*order, *(v for v in self.orders[0] if self.instance.output[v]))
 
     def _first_order(self, settings: Anytime) -> tuple[int, ...]:
         """A good order if one is found quickly; on large graphs the plain one, or nothing else would be done."""
@@ -204,7 +213,13 @@ class AnytimeSearch:
         self._prove(relaxation, local_search)
 
     def _prove(self, relaxation: Relaxation, local_search: LocalSearch) -> None:
-        """Tighten the bound, then search the whole space: first one tree by this bound, then part by part."""
+        """Tighten the bound, then search the whole space: first one tree by this bound, then part by part.
+
+        Where constraints leave few outputs, these are searched one by one, without any bound.
+        """
+        self._enumerate(local_search)
+        if self.proven or self.out_of_time():
+            return
         began = monotonic()
         self._tighten(relaxation, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS)
         # A tree may take half as long as its bound did; the proof may take all that is left.
@@ -212,7 +227,37 @@ class AnytimeSearch:
         if not (self.proven or self.out_of_time()):
             self._alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
         if not (self.proven or self.out_of_time()):
+            relaxation = self._widened(relaxation)
+        if not (self.proven or self.out_of_time()):
             self._alternate(Proof(self, relaxation), local_search, self.deadline)
+
+    def _enumerate(self, local_search: LocalSearch) -> None:
+        """Enumerate the possible outputs if their number, which is an estimate, promises an end in time."""
+        enumeration = Enumeration(self)
+        if monotonic() + enumeration.expected_seconds() < self.deadline:
+            self._alternate(enumeration, local_search, self.deadline)
+
+    def _widened(self, relaxation: Relaxation) -> Relaxation:
+        """The relaxation, optimised further, or one with larger tables whose bound is lower.
+
+        The proof's mini-buckets get tables as large as those of the result.
+        """
+        deadline = monotonic() + ROOT_SHARE * (self.deadline - monotonic())
+        self.phase = "tighten"
+        least = relaxation.improve(ROOT_ITERATIONS, deadline, self.threshold, warm_start=True)
+        self.improve_upper(least)
+        for shift in WIDER_ROOTS:
+            if self.proven or monotonic() >= deadline:
+                break
+            wider = self._relaxation(self.entries >> shift)
+            bound = wider.improve(ROOT_ITERATIONS, deadline, self.threshold)
+            self.improve_upper(bound)
+            self._offer_decoded(wider)
+            if bound < least:
+                relaxation = wider
+                least = bound
+                self.proof_entries = self.entries >> shift
+        return relaxation
 
     def _relaxation(self, entries: int) -> Relaxation:
         """Mini-buckets of at most ``entries`` per table; smaller ones if all tables together exceed the memory."""
@@ -231,7 +276,9 @@ class AnytimeSearch:
             states = start(self.deadline - monotonic())
             self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
 
-    def _alternate(self, tree: BranchAndBound | Proof, local_search: LocalSearch, deadline: float) -> None:
+    def _alternate(
+        self, tree: BranchAndBound | Proof | Enumeration, local_search: LocalSearch, deadline: float
+    ) -> None:
         """Slices of a tree or proof and of local search in turn, until one ends the search or time is up."""
         stale = 0
         while not (self.proven or tree.done or self.out_of_time(deadline)):

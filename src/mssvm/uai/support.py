@@ -172,7 +172,7 @@ class Support:
     def find(self, deadline: float, seed: int = 0, noise: float = 0.0, prefer: Ints | None = None) -> Ints | None:
         """A complete assignment of positive probability and high score; None if none exists or time is up.
 
-        Its states are those of ``prefer`` (-1: any) if that is possible.
+        States of ``prefer`` (-1: no preference) get a bonus, so that they are tried first.
         """
         left = self.states_left()
         preference = np.zeros(len(self.instance.unary))

@@ -1,4 +1,4 @@
-"""Readers of labelled data: one file a format (``conll``, ``images`` with ``png``, ``json_lines``, ``npz``, ``ts``).
+"""Readers of labelled data: one file per format (``conll``, ``images`` with ``png``, ``json_lines``, ``npz``, ``ts``).
 
 Each turns a ``Stream`` into records; ``read`` holds the table of formats and puts the records together. ``values``
 checks what files give as features and labels.

@@ -74,7 +74,7 @@ def read_parts(path: str | Path, size: int, options: Options = DEFAULT) -> Itera
         empty = False
         yield collector.finish()
     if empty:
-        collector.finish()  # says so
+        collector.finish()  # raises: a file without instances
 
 
 def check(path: str | Path, options: Options = DEFAULT, limit: int = 20) -> tuple[Dataset | None, list[str]]:

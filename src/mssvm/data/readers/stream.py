@@ -34,10 +34,10 @@ class Options:
     """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
     column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
     ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
-    label in masks; ``missing_label``: a further label that stands for a missing one; ``columns``: names of
-    the columns of groups and of labels in tables. ``progress`` is called with the
-    bytes read so far and the bytes in all, ``note`` with the error of a line of JSON, which is then skipped. Lines,
-    arrays and pictures may be ``limit`` times as large as usual.
+    label in masks; ``missing_label``: a further label that stands for a missing one; ``columns``: names of the columns
+    of groups and of labels in tables. ``progress`` is called with the bytes read so far and the bytes in all,
+    ``note`` with the error of a line of JSON, which is then skipped. Lines, arrays and pictures may be
+    ``limit`` times as large as usual.
 
     >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
     >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None

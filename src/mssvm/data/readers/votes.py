@@ -40,7 +40,7 @@ def read_votes(
 
 
 def _of(name: str, fail: Fail) -> Fail:
-    """Failures that name the annotator."""
+    """Context in which errors name the annotator."""
 
     def fail_of_annotator(reason: str) -> Any:
         fail(f"votes of {name!r}: {reason}")
@@ -93,7 +93,7 @@ def bio_tags(spans: Any, n_sites: int, fail: Fail) -> list[str]:
         if not proper or not isinstance(span[2], str) or not 0 <= span[0] < span[1] <= n_sites:
             fail(f"{shown(span)} is no span [start, stop, type] of {n_sites} sites")
     tags = [OUTSIDE] * n_sites
-    free = 0  # first site behind the spans taken
+    free = 0  # first site after the spans taken
     for start, stop, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
         if start < free:
             continue

@@ -3,9 +3,14 @@
 A sweep visits variables in the order of their levels. The level of a variable is the length of the longest monotone
 chain that ends at it, so neighbours have different levels, and variables of one level may be updated together: on a
 grid they are a diagonal. The kind of a variable says which code its update needs: its number of states, and for each of
-its factors the neighbour's number of states, the direction, and how the chain goes on; at two temperatures also the
+its factors the neighbour's number of states, the direction, and where the chain continues; at two temperatures also the
 roles. A group is as many variables of one level and one kind as a vector has lanes, from one instance or from several
 instances of one graph.
+
+The groups of a level are shared out to bands, which threads run at the same time. They follow from graphs and roles
+alone. At one temperature bands are ranges of variables such that neighbours are in one band or in two side by side:
+some rows of a grid. At two temperatures there are many kinds, and rows of a band would not fill vectors: a band has a
+part of the groups of every level, and neighbours may be anywhere.
 
 A slot is one factor of one variable. The k-th slots of all variables of a group form the k-th slot of the group.
 """
@@ -20,10 +25,16 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Record, RecordType, lanes
-from mssvm.core.topology import Batch, Topology, offsets, ranks
+from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
 TASK_VARIABLES = 1 << 14  # of a task, which one thread runs; one vector of instances may have more
+BAND_ROWS = 8  # as many as a vector has lanes: variables of one level in a band fill one
+CELLS = 4  # variables, at least, for every level and band
+PARTS = 16  # bands, at most, of a task at two temperatures
+PART_GROUPS = 4  # of a band in a level, on average, at least
+INDEX = np.int32  # of variables, factors and slots: of large pictures there are many
+MOST = np.iinfo(INDEX).max
 NO_INTS = np.zeros(0, dtype=np.int64)
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -31,6 +42,12 @@ LAYOUT = RecordType(
     "chain layout",
     {
         "task_ptr": INTS,
+        "bands": INTS,
+        "side_by_side": INT,
+        "cell_ptr": INTS,
+        "partial_ptr": INTS,
+        "partial_at": INTS,
+        "partial_to": INTS,
         "state_at": INTS,
         "slot_ptr": INTS,
         "in_count": INTS,
@@ -48,8 +65,8 @@ LAYOUT = RecordType(
         "reverse_read": SHORTS,
         "table": SHORTS,
         "scaled": SHORTS,
-        "mu": SHORTS,
         "other": SHORTS,
+        "mu": SHORTS,
         "rho": FLOATS,
         "hidden": MASK,
         "other_hidden": MASK,
@@ -73,13 +90,13 @@ class GraphSlots:
 
     def __init__(self, graph: Topology) -> None:
         cover = chain_cover(graph)
-        ends = graph.scope_flat.reshape(-1, 2)
+        ends = graph.scope_flat.reshape(-1, 2).astype(INDEX)
         variable = ends.ravel()
         other = ends[:, ::-1].ravel()
-        factor = np.repeat(np.arange(graph.n_factors), 2)
-        order = np.lexsort((factor, other > variable, variable))
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
+        factor = np.repeat(np.arange(graph.n_factors, dtype=INDEX), 2)
+        order = np.lexsort((factor, other > variable, variable)).astype(INDEX)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order), dtype=INDEX)
         self.variable = variable[order]
         self.other = other[order]
         self.factor = factor[order]
@@ -88,17 +105,35 @@ class GraphSlots:
         self.reverse = place[order ^ 1]
         self.weight = cover.weight[self.factor]
         self.ptr = offsets(np.bincount(variable, minlength=graph.n_vars).astype(np.int64))
-        self.level = cover.level
+        self.level = cover.level.astype(INDEX)
         self.left = cover.left
         self.partner = self._partners(cover.chain, graph.n_vars)
         self.kind = self._kinds(graph.card_array)
+        band_size = self._band_size(np.abs(ends[:, 1] - ends[:, 0]), graph.n_vars)
+        self.band = np.arange(graph.n_vars, dtype=INDEX) // band_size
 
-    def _partners(self, chain: Ints, n: int) -> Ints:
+    def _band_size(self, steps: Ints, n: int) -> int:
+        """Number of variables of a band.
+
+        Some rows, if the most frequent step beyond one is taken as the length of a row; at least the longest step; and
+        so large that every level of every band has ``CELLS`` variables on average.
+        """
+        beyond = steps[steps > 1]
+        if not len(beyond):
+            return max(n, 1)
+        row = int(np.bincount(beyond).argmax())
+        rows = max(BAND_ROWS, -(-int(beyond.max()) // row))
+        n_levels = int(self.level.max()) + 1
+        most = max(1, n // (CELLS * n_levels))
+        n_bands = -(-n // (row * rows))
+        return row * rows * -(-n_bands // most)
+
+    def _partners(self, chain: Ints, n: int) -> AnyArray:
         """The two slots of every variable that a chain passes: from a lower neighbour and to a higher one."""
-        out = np.full(len(self.variable), -1)
+        out = np.full(len(self.variable), -1, dtype=INDEX)
         key = chain[self.factor] * n + self.variable
-        below = np.flatnonzero(~self.upward)
-        above = np.flatnonzero(self.upward)
+        below = np.flatnonzero(~self.upward).astype(INDEX)
+        above = np.flatnonzero(self.upward).astype(INDEX)
         _, i, j = np.intersect1d(key[below], key[above], assume_unique=True, return_indices=True)
         out[below[i]] = above[j]
         out[above[j]] = below[i]
@@ -124,7 +159,8 @@ class ScaledTables:
 @dataclass(frozen=True, eq=False)
 class ChainLayout:
     """The kernels' record for some instances of a batch, and the sizes of its arrays: scores (``n_states``), messages,
-    shifts and marginals being read (``n_read``); ``nested``: at two temperatures."""
+    shifts, marginals being read (``n_read``), numbers by group and lane, and marginals summed by band (``n_partial``);
+    ``nested``: at two temperatures."""
 
     record: Record
     tables: ScaledTables
@@ -133,6 +169,8 @@ class ChainLayout:
     n_messages: int
     n_shifts: int
     n_read: int
+    n_lanes: int
+    n_partial: int
 
 
 def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainLayout:
@@ -141,7 +179,8 @@ def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> 
     Messages to hidden variables then have a row for every state of an output.
     """
     made = LayoutBuilder(batch, instances, hidden)
-    sizes = made.n_states, made.n_messages, made.n_shifts, made.n_read
+    n_lanes = len(made.heads) * made.width
+    sizes = made.n_states, made.n_messages, made.n_shifts, made.n_read, n_lanes, made.n_partial
     return ChainLayout(made.record, made.tables, made.nested, *sizes)
 
 
@@ -156,6 +195,7 @@ class LayoutBuilder:
         self._read_graphs(np.zeros(batch.n_vars, dtype=bool) if hidden is None else hidden)
         self._make_groups()
         self._place_slots()
+        self._place_marginals()
         self.tables = self._tables()
 
     def _place_instances(self, instances: Ints) -> None:
@@ -179,16 +219,20 @@ class LayoutBuilder:
         """Concatenate the variables and slots of all instances, renumbered consecutively."""
         batch = self.batch
         kinds = self.batch.topology_of[self.instances]
+        n_factors = np.diff(batch.factor_ptr)[self.instances]
+        if max(batch.n_vars, batch.n_factors, 2 * int(n_factors.sum())) > MOST:
+            raise _too_many()
         graphs = {int(k): GraphSlots(batch.topologies[int(k)]) for k in np.unique(kinds)}
         parts = [graphs[int(k)] for k in kinds]
         n_vars = np.diff(batch.var_ptr)[self.instances]
         first = offsets(n_vars)
-        self.local = ranks(first)
-        self.of = np.repeat(np.arange(len(parts)), n_vars)
-        self.variable = batch.var_ptr[self.instances][self.of] + self.local
-        self.card = batch.cards[self.variable]
+        self.local = ranks(first).astype(INDEX)
+        self.of = np.repeat(np.arange(len(parts), dtype=INDEX), n_vars)
+        self.variable = batch.var_ptr.astype(INDEX)[self.instances][self.of] + self.local
+        self.card = batch.cards.astype(INDEX)[self.variable]
         self.hidden = hidden[self.variable]
         self.level = _joined([p.level for p in parts])
+        self.band = np.zeros_like(self.level) if self.nested else _joined([p.band for p in parts])
         self.left = _joined([p.left for p in parts], np.float64)
         self.degree = _joined([np.diff(p.ptr) for p in parts])
 
@@ -198,58 +242,116 @@ class LayoutBuilder:
         self.other = _joined([p.other + v for p, v, _ in counted])
         self.reverse = _joined([p.reverse + s for p, _, s in counted])
         self.partner = _joined([np.where(p.partner < 0, -1, p.partner + s) for p, _, s in counted])
-        self.factor = batch.factor_ptr[self.instances][self.of[self.mine]] + _joined([p.factor for p in parts])
+        first_factor = batch.factor_ptr.astype(INDEX)[self.instances]
+        self.factor = first_factor[self.of[self.mine]] + _joined([p.factor for p in parts])
         self.weight = _joined([p.weight for p in parts], np.float64)
         self.transposed = _joined([p.transposed for p in parts], bool)
         self.upward = _joined([p.upward for p in parts], bool)
         slot_ptr = offsets(self.degree)
-        self.rank = ranks(slot_ptr)
+        self.rank = ranks(slot_ptr).astype(INDEX)
         roles = _mixed(self.hidden) + _sums_by_place(_mixed(self.hidden[self.other]), self.mine, slot_ptr)
         self.kind = _joined([p.kind for p in parts], np.uint64) + roles
 
     def _make_groups(self) -> None:
-        """Sort variables by task, level and kind, and cut equal ones into groups of the width of a vector."""
+        """Sort variables by task, level, band and kind, and cut equal ones into groups of the width of a vector."""
         task = self.task_of_instance[self.of]
-        order = np.lexsort((self.of, self.local, self.kind, self.level, task))
+        order = np.lexsort((self.of, self.local, self.kind, self.band, self.level, task)).astype(INDEX)
         new = np.zeros(len(order), dtype=bool)
         new[:1] = True
-        for column in (task, self.level, self.kind):
+        for column in (task, self.level, self.band, self.kind):
             ordered = column[order]
             new[1:] |= ordered[1:] != ordered[:-1]
         begin = np.flatnonzero(new)
-        in_run = np.arange(len(order)) - np.repeat(begin, np.diff(np.append(begin, len(order))))
+        in_run = (np.arange(len(order)) - np.repeat(begin, np.diff(np.append(begin, len(order))))).astype(INDEX)
         starts = in_run % self.width == 0
-        self.group, self.lane = np.empty((2, len(order)), dtype=np.int64)
+        self.group = np.empty_like(order)
+        self.lane = np.empty_like(order)
         self.group[order] = np.cumsum(starts) - 1
         self.lane[order] = in_run % self.width
         self.heads = order[starts]
-        self.task_ptr = np.searchsorted(task[self.heads], np.arange(self.n_tasks + 1)).astype(np.int64)
+        if self.nested:
+            self._share_out_groups(task)
+        self.bands = _most(self.band, task, self.n_tasks)
+        self.task_ptr = offsets(_most(self.level, task, self.n_tasks) * self.bands)
+        cell = (self.task_ptr[task] + self.level * self.bands[task] + self.band)[self.heads]
+        self.cell_ptr = np.searchsorted(cell, np.arange(self.task_ptr[-1] + 1)).astype(np.int64)
+        self.first_band = offsets(self.bands)
         self.slot_ptr = offsets(self.degree[self.heads])
+
+    def _share_out_groups(self, task: Ints) -> None:
+        """Number the groups of every level by their first variables, and cut them into bands of equal size."""
+        heads = self.heads
+        order = np.lexsort((self.local[heads], self.level[heads], task[heads]))
+        number = np.empty(len(order), dtype=INDEX)
+        number[order] = np.arange(len(order))
+        self.group = number[self.group]
+        self.heads = heads = heads[order]
+        n_levels = _most(self.level, task, self.n_tasks)
+        n_groups = np.bincount(task[heads], minlength=self.n_tasks)
+        n_bands = np.clip(n_groups // (n_levels * PART_GROUPS), 1, PARTS)
+        level = offsets(n_levels)[task[heads]] + self.level[heads]
+        in_level = np.bincount(level, minlength=int(n_levels.sum()))
+        rank = np.arange(len(heads)) - offsets(in_level)[level]
+        self.band = (rank * n_bands[task[heads]] // in_level[level])[self.group]
 
     def _place_slots(self) -> None:
         """Offsets, in vectors, of the messages, shifts and readings of every slot."""
-        self.slot = self.slot_ptr[self.group[self.mine]] + self.rank
+        self.slot = self.slot_ptr.astype(INDEX)[self.group[self.mine]] + self.rank
         self.n_slots = int(self.slot_ptr[-1])
+        self.at = self.slot.astype(np.int64) * self.width + self.lane[self.mine]
+        # The slots of the groups' first variables: what is the same in all lanes is read from these.
+        heads = self.heads
+        self.head_slots = spans(offsets(self.degree)[heads], self.degree[heads])
+        mine = self.mine[self.head_slots]
+        other = self.other[self.head_slots]
+        upward = self.upward[self.head_slots]
+        partner = self.partner[self.head_slots]
         self.widest = int(self.card.max(initial=1))
         # Rows of messages to hidden variables, and what these send, have a level beside their entries.
         size = np.where(self.hidden, self.widest * (self.card + 1), self.card)
-        self.message_at = offsets(self._by_slot(size[self.mine], np.int64))
-        readings = size[self.other] if self.nested else self.card[self.mine] + self.card[self.other]
-        self.read_at = offsets(self._by_slot(np.where(self.upward, 0, readings), np.int64))
-        owns = ~self.upward | (self.partner < 0)
-        shift_at = offsets(self._by_slot(np.where(owns, self.card[self.mine], 0), np.int64))
-        first_of_chain = np.where(owns, np.arange(len(self.mine)), self.partner)
-        self.shift_at = self._by_slot(shift_at[self.slot[first_of_chain]], np.int64)
+        self.message_at = offsets(size[mine])
+        readings = size[other] if self.nested else self.card[mine] + self.card[other]
+        self.read_at = offsets(np.where(upward, 0, readings))
+        owns = ~upward | (partner < 0)
+        shift_at = offsets(np.where(owns, self.card[mine], 0))
+        first_of_chain = np.where(owns, self.head_slots, partner)
+        self.shift_at = shift_at[self.slot[first_of_chain]]
         width = self.width
         room = self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
-        self.n_messages = (int(self.message_at[-1]) + room) * width
-        self.n_read = (int(self.read_at[-1]) + room) * width
+        # What lanes without a variable send goes to a place for every band, as bands run at the same time.
+        self.room = room * width
+        n_bands = int(self.first_band[-1])
+        self.n_messages = int(self.message_at[-1]) * width + self.room * n_bands
+        self.n_read = int(self.read_at[-1]) * width + self.room * n_bands
         self.n_shifts = int(shift_at[-1]) * width
         batch = self.batch
         largest = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
-        if largest > np.iinfo(np.int32).max:
-            raise UnsupportedError("the chains of one block have more than 2^31 numbers; use smaller batches.")
+        if largest > MOST:
+            raise _too_many()
+
+    def _place_marginals(self) -> None:
+        """Where the marginals of slots to lower neighbours are summed: with those of the batch, or, for factors that
+        share their marginals and lie in several bands of a task, in a sum for every band that is added later."""
+        batch = self.batch
+        down = np.flatnonzero(~self.upward)
+        task = self.task_of_instance[self.of[self.mine[down]]]
+        band = self.first_band[task] + self.band[self.mine[down]]
+        factor = self.factor[down]
+        at = batch.mu_at[factor]
+        key = band * max(batch.n_mu_entries, 1) + at
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        sums = np.bincount(at[first], minlength=batch.n_mu_entries)
+        several = sums[at[first]] > 1
+        size = np.where(several, batch.table_sizes[factor[first]], 0)
+        begin = offsets(size)
+        self.mu = np.zeros(len(self.mine), dtype=INDEX)
+        self.mu[down] = np.where(several, batch.n_mu_entries + begin[:-1], at[first])[number]
+        kept = first[several]
+        self.partial_to = at[kept]
+        self.partial_at = offsets(size[several])
+        self.partial_ptr = np.searchsorted(task[kept], np.arange(self.n_tasks + 1)).astype(np.int64)
+        self.n_partial = int(begin[-1])
 
     def _tables(self) -> ScaledTables:
         batch = self.batch
@@ -259,7 +361,7 @@ class LayoutBuilder:
         _, where, inverse = np.unique(key, return_index=True, return_inverse=True)
         sizes = batch.table_sizes[self.factor[where]] if len(where) else NO_INTS
         begin = offsets(sizes + 1)
-        self.scaled = begin[:-1][inverse] if len(where) else NO_INTS
+        self.scaled = begin[:-1].astype(INDEX)[inverse] if len(where) else NO_INTS
         return ScaledTables(at[where], sizes, self.weight[where], begin[:-1], int(begin[-1]))
 
     @property
@@ -269,17 +371,27 @@ class LayoutBuilder:
         width = self.width
         back = self.slot[self.reverse]
         back_lane = self.lane[self.mine[self.reverse]]
-        trash = int(self.message_at[-1]) * width
-        trash_read = int(self.read_at[-1]) * width
+        mine = self.mine[self.head_slots]
+        other = self.other[self.head_slots]
+        partner = self.partner[self.head_slots]
+        upward = self.upward[self.head_slots]
+        band = self.first_band[self.task_of_instance[self.of[mine]]] + self.band[mine]
+        trash = int(self.message_at[-1]) * width + band * self.room
+        trash_read = int(self.read_at[-1]) * width + band * self.room
         reverse = self._by_lane(self.message_at[back] * width + back_lane, np.int32, trash)
-        readings = np.where(self.upward, self.read_at[back] * width + back_lane, trash_read)
+        readings = np.where(self.upward, self.read_at[back] * width + back_lane, trash_read[self.slot])
         reverse_read = self._by_lane(readings, np.int32, trash_read)
         scaled = self._by_lane(self.scaled, np.int32)
-        upward = self._by_slot(self.upward, bool)
         begins = (self.partner < 0) & self.upward
         starting = np.bincount(self.mine[begins], weights=self.weight[begins], minlength=len(self.left))
         return LAYOUT(
             task_ptr=self.task_ptr,
+            bands=self.bands,
+            side_by_side=int(not self.nested),
+            cell_ptr=self.cell_ptr,
+            partial_ptr=self.partial_ptr,
+            partial_at=self.partial_at,
+            partial_to=self.partial_to,
             state_at=offsets(self.card[self.heads]),
             slot_ptr=self.slot_ptr,
             in_count=np.bincount(self.mine[~self.upward], minlength=len(self.left))[self.heads],
@@ -288,39 +400,35 @@ class LayoutBuilder:
             left=self._by_group(self.left, 0.0, np.float64),
             message_at=self.message_at[:-1],
             read_at=self.read_at[:-1],
-            partner=self._by_slot(np.where(self.partner < 0, -1, self.slot[self.partner]), np.int64),
-            other_card=self._by_slot(self.card[self.other], np.int32),
-            transposed=self._by_slot(self.transposed, bool),
+            partner=np.where(partner < 0, -1, self.slot[partner]).astype(np.int64),
+            other_card=self.card[other],
+            transposed=self.transposed[self.head_slots],
             aligned=self._side_by_side(reverse) & (~upward | self._side_by_side(reverse_read)),
             tied=self._the_same(scaled),
             reverse=reverse,
             reverse_read=reverse_read,
             table=self._by_lane(batch.table_at[self.factor], np.int32),
             scaled=scaled,
-            mu=self._by_lane(batch.mu_at[self.factor], np.int32, -1),
             other=self._by_lane(self.variable[self.other], np.int32, 0),
+            mu=self._by_lane(self.mu, np.int32, -1),
             rho=self._by_lane(self.weight, np.float64),
             hidden=self.hidden[self.heads],
-            other_hidden=self._by_slot(self.hidden[self.other], bool),
+            other_hidden=self.hidden[other],
             shift_at=self.shift_at,
             widest=self.widest,
             degree=int(self.degree.max(initial=0)),
         )
 
-    def _by_slot(self, values: AnyArray, dtype: Any) -> AnyArray:
-        """An array over the slots of groups, from values that are equal for all slots that share one."""
-        out = np.zeros(self.n_slots, dtype=dtype)
-        out[self.slot] = values
+    def _by_lane(self, values: AnyArray, dtype: Any, empty: int | Ints | None = None) -> AnyArray:
+        """Values by slot and lane; lanes without a variable have ``empty``, one number or one by slot, or else what the
+        first lane has."""
+        if empty is None:
+            empty = values[self.head_slots]
+        out = np.empty((self.n_slots, self.width), dtype=dtype)
+        out[:] = np.reshape(empty, (-1, 1))
+        out = out.ravel()
+        out[self.at] = values
         return out
-
-    def _by_lane(self, values: AnyArray, dtype: Any, empty: int | None = None) -> AnyArray:
-        """Values by slot and lane; lanes without a variable have ``empty``, or what the first lane has."""
-        out = np.zeros((self.n_slots, self.width), dtype=dtype)
-        lane = self.lane[self.mine]
-        first = lane == 0
-        out[self.slot[first]] = values[first, None] if empty is None else empty
-        out[self.slot, lane] = values
-        return out.ravel()
 
     def _by_group(self, values: AnyArray, empty: float, dtype: Any) -> AnyArray:
         out = np.full(len(self.heads) * self.width, empty, dtype=dtype)
@@ -336,7 +444,21 @@ class LayoutBuilder:
         return np.asarray((rows == rows[:, :1]).all(axis=1))
 
 
-def _joined(parts: list[AnyArray], dtype: Any = np.int64) -> AnyArray:
+def _most(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
+    """By task, one more than the largest number; one where there is none."""
+    out = np.ones(n_tasks, dtype=np.int64)
+    np.maximum.at(out, task, numbers + 1)
+    return out
+
+
+def _too_many() -> UnsupportedError:
+    return UnsupportedError(
+        "the messages of one batch of chains have more than 2^31 numbers; use fewer instances at a time, or "
+        "fewer classes or hidden states."
+    )
+
+
+def _joined(parts: list[AnyArray], dtype: Any = INDEX) -> AnyArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
 
 
@@ -350,7 +472,7 @@ def _mixed(*columns: AnyArray) -> AnyArray:
     return out
 
 
-def _sums_by_place(numbers: AnyArray, variable: Ints, ptr: Ints) -> AnyArray:
+def _sums_by_place(numbers: AnyArray, variable: AnyArray, ptr: Ints) -> AnyArray:
     """By variable, the numbers of its slots and of their places as one."""
     out = np.zeros(len(ptr) - 1, dtype=np.uint64)
     with np.errstate(over="ignore"):

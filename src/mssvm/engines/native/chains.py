@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.caches import cached_by_size
 from mssvm.core.library import FLOATS, INTS, Function
-from mssvm.core.topology import Topology
+from mssvm.core.topology import CACHED_PARTS, Topology, size_in_cache
 
 _CHAINS = Function("mssvm_chains", ends=INTS, level=INTS, chain=INTS, weight=FLOATS, left=FLOATS)
 
@@ -30,7 +30,7 @@ class ChainCover:
     n_chains: int
 
 
-@lru_cache(256)
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def chain_cover(topology: Topology) -> ChainCover:
     """The chains of a topology with factors of two variables."""
     level = np.zeros(topology.n_vars, dtype=np.int64)

@@ -10,15 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.caches import cached_by_size
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology, counts, factorize, mask_from_indices, offsets, ranks, spans
+from mssvm.core.topology import (
+    CACHED_PARTS,
+    Batch,
+    Topology,
+    counts,
+    factorize,
+    mask_from_indices,
+    offsets,
+    ranks,
+    size_in_cache,
+    spans,
+)
 from mssvm.engines.base import BoundQuery, Paired, TwoCalls
 from mssvm.engines.native.families import distinct_rows
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
@@ -72,14 +84,14 @@ class CutTopology:
         )
 
 
-@lru_cache(4096)
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def cut_of(topology: Topology) -> CutTopology | None:
     """The topology cut at the variable in most factors that leaves a pairwise forest."""
-    large = [set(s) for s in topology.scopes if len(s) > 2]
-    candidates = set.intersection(*large) if large else set(range(topology.n_vars))
     degree = np.bincount(topology.scope_flat, minlength=topology.n_vars)
     if topology.scope_sizes.max(initial=0) > 3 or topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
         return None  # without any one variable more factors are left than a forest has edges
+    large = [set(s) for s in topology.scopes if len(s) > 2]
+    candidates = set.intersection(*large) if large else set(range(topology.n_vars))
     for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:TRIED]:
         cut = CutTopology.at(topology, v)
         if rooting_of(cut.rest).valid:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from threading import Event
 from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.caches import cached_by_size
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind, RecordType, lanes
 from mssvm.core.orders import Limits
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology
+from mssvm.core.topology import Batch, Topology, shared, size_in_cache
 from mssvm.engines.base import Costs, ExactSettings, in_bytes, too_large
 from mssvm.engines.elimination import EliminationPlan, pattern_of
 from mssvm.engines.program import Program
@@ -32,6 +33,7 @@ SHARED_DOUBLES = 1 << 19
 # Table entries of one block's buckets from which the block is run in slices of time, in memory of its own.
 LONG_BLOCK = 1 << 21
 SLICE = 0.2  # seconds of a native call, between which Ctrl-C is heard
+PLANNED_PARTS = 1 << 17  # variables and factors of the topologies and role patterns whose plans are cached
 NO_FLOATS = np.zeros(0)
 NO_INTS = np.zeros(0, dtype=np.int64)
 
@@ -141,7 +143,7 @@ def _doubles(values: AnyArray) -> Floats:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-@lru_cache(1024)
+@cached_by_size(PLANNED_PARTS, size_in_cache)
 def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int, limits: Limits) -> EliminationPlan | None:
     """The plan of a topology and role pattern, if one was found within ``limits``; cached for all batches."""
     return EliminationPlan.of(topology, pattern, restarts, seed, limits)
@@ -192,7 +194,7 @@ class EliminationPlanner:
     def _planned(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints
     ) -> Iterator[tuple[EliminationPlan, Ints]]:
-        """Instances with a plan, whatever it takes: within limits if there is one, as measured."""
+        """Instances with their plans, at any cost; a plan within the limits is preferred, as in ``measure``."""
         for limited, members in self.groups(query, eps_y, eps_h, instances, self._limits):
             if limited is not None:
                 yield limited, members
@@ -216,7 +218,7 @@ class EliminationPlanner:
             for b in members:
                 alike.setdefault(pattern[batch.var_ptr[b] : batch.var_ptr[b + 1]].tobytes(), []).append(int(b))
             for kind in sorted(alike):
-                yield plan_of(topology, kind, settings.restarts, settings.seed, limits), np.array(alike[kind])
+                yield plan_of(shared(topology), kind, settings.restarts, settings.seed, limits), np.array(alike[kind])
 
     def _admit(
         self, plan: EliminationPlan, query: Query, eps: tuple[float, float], members: Ints, marginals: bool
@@ -250,7 +252,7 @@ class EliminationRoute:
     """Programs of a query, each with the instances it is run on; without ``marginals`` only values are written.
 
     Blocks of instances are fixed, so results have the same bits on any number of threads. Short blocks run on the
-    native pool; long ones, one a thread, in slices of time.
+    native pool; long ones, one per thread, in slices of time.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.recycling import RecycledArray
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, mask_from_indices, offsets
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls, check_decodable, decoded
@@ -167,6 +168,11 @@ class NativeBoundQuery:
     routes: tuple[Route, ...]
     methods: tuple[str, ...]
 
+    @cached_property
+    def _results(self) -> tuple[RecycledArray, RecycledArray]:
+        """Memory of marginals, of variables and of tables."""
+        return RecycledArray(self.batch.n_states), RecycledArray(self.batch.n_mu_entries)
+
     @property
     def strategies(self) -> tuple[str, ...]:
         """The strategy of every instance: finer than ``methods``."""
@@ -183,7 +189,8 @@ class NativeBoundQuery:
         whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
         theta.check(batch, not whole)  # the kernel of forests checks unary scores itself
         value = np.zeros(len(batch))
-        mu = Marginals.empty(batch) if whole else Marginals.zeros(batch)  # forests write every entry
+        unary, tables = self._results
+        mu = Marginals(unary.empty(), tables.empty()) if whole else Marginals.zeros(batch)  # forests write every entry
         for route in self.routes:
             route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self.methods))

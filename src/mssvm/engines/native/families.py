@@ -6,16 +6,16 @@ tables; its members are the instances that are a beginning of it (``cpp/layout.h
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.caches import cached_by_size
 from mssvm.core.library import BYTES, FLOAT, INT, INTS, MASK, RecordType
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.core.topology import CACHED_PARTS, Batch, Topology, offsets, size_in_cache, spans
 from mssvm.engines.rooting import rooting_of
 
 # bits of a role, as in ``cpp/layout.hpp``
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     text: bytes  # cardinalities, parents and flips, read from the root
 
 
-@lru_cache(4096)
+@cached_by_size(CACHED_PARTS, size_in_cache)
 def read_from_root(topology: Topology, first: bytes) -> Reading:
     rooting = rooting_of(topology, first)
     n = topology.n_vars
@@ -71,7 +71,7 @@ def read_from_root(topology: Topology, first: bytes) -> Reading:
     position = np.empty(n + 1, dtype=np.int64)
     position[order] = np.arange(n)
     position[n] = n
-    parent = position[rooting.parent[order]]  # -1 is the last entry: above all roots
+    parent = position[rooting.parent[order]]  # parent -1 of a root reads the last entry, n
     from_root = np.where(parent == n, -1, n - 1 - parent)
     read = np.stack([topology.card_array[order], from_root, rooting.flip[order]], axis=1)
     text = np.ascontiguousarray(read[::-1]).tobytes()

@@ -137,7 +137,10 @@ class ForestRoute:
             )
         found = np.zeros((2, len(value)))
         ran = self._call(theta, found, mu, self.workers.idle)
-        value[self.instances] = found[0, self.instances]
+        if len(self.instances) == len(value):
+            value[:] = found[0]
+        else:
+            value[self.instances] = found[0, self.instances]
         return ran
 
 

@@ -41,7 +41,7 @@ from mssvm.engines.native.wiring import WIRING
 # small that its relative changes go unnoticed.
 SAFE_RANGE = 600.0
 WEAK_RANGE = 4.0
-# Max-product is the same at any positive scale; this range in units of it keeps both range and precision.
+# Max-product is the same at any positive unit of scores. At this range in units, nothing underflows or loses precision.
 MAX_PRODUCT_RANGE = 100.0
 # Least number of instances of one graph that run in lanes: FEWEST up to FEW_STATES states, FEWEST_WIDE up to
 # MOST_STATES; beyond, one instance at a time is as fast.

@@ -1,7 +1,7 @@
 """The decomposition bound by compiled sweeps: at one temperature (``cpp/trws.hpp``), at two (``cpp/nested.hpp``).
 
-What sweeps change, and a later call goes on from, are messages along factors at one temperature, and at two the shifts
-of every variable's scores in each of its chains.
+Sweeps change messages along factors at one temperature, and at two the shifts of every variable's scores in each of its
+chains; a later call continues from these.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ _CALL: dict[str, Any] = {
     "value": FLOATS,
     "mu_unary": FLOATS,
     "mu_tables": FLOATS,
+    "partial": FLOATS,
+    "by_lane": FLOATS,
     "residual": FLOATS,
     "states": INTS,
     "shifts": FLOATS,
@@ -106,12 +108,16 @@ class ChainRun:
 
     @property
     def state(self) -> Floats:
-        """What the next sweep goes on from."""
+        """The messages, or shifts, from which the next sweep continues."""
         return self.messages
 
     @cached_property
     def _unary(self) -> Floats:
         return _vectors(self.plan.layout.n_states)
+
+    @cached_property
+    def _by_lane(self) -> Floats:
+        return _vectors(self.plan.layout.n_lanes)
 
     @cached_property
     def _scaled(self) -> Floats:
@@ -154,6 +160,8 @@ class ChainRun:
             value=NO_FLOATS,
             mu_unary=NO_FLOATS,
             mu_tables=NO_FLOATS,
+            partial=NO_FLOATS,
+            by_lane=self._by_lane,
             residual=NO_FLOATS,
             states=NO_INTS,
             shifts=NO_FLOATS,
@@ -180,8 +188,11 @@ class ChainRun:
 
     def _read(self, function: Function, mu: Marginals) -> Floats:
         residual = np.zeros(len(self.plan.batch))
-        read = _vectors(self.plan.layout.n_read)
-        function.run(self._changed(mu_unary=mu.unary, mu_tables=mu.tables, residual=residual, read=read))
+        read = self.plan.workers.workspace("readings of chains", self.plan.layout.n_read)
+        partial = np.zeros(self.plan.layout.n_partial)
+        function.run(
+            self._changed(mu_unary=mu.unary, mu_tables=mu.tables, partial=partial, residual=residual, read=read)
+        )
         return residual
 
     def decode(self, states: Ints) -> None:

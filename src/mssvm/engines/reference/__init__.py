@@ -1,7 +1,7 @@
-"""The engine protocol in plain NumPy, short enough to be read as its definition and slow enough to be used for that.
+"""The engine protocol in plain NumPy: slow, and short enough to be read as its definition.
 
 ``exact`` eliminates one variable after the other from a list of tables, ``messages`` passes messages one factor at a
-time, ``features`` is one sparse matrix. Everything else (what is asked, in which order, what is kept) is inference.
+time, ``features`` is one sparse matrix. ``inference`` decides which queries run, and in which order.
 """
 
 from __future__ import annotations

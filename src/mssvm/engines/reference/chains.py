@@ -20,7 +20,7 @@ from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 
-ROUNDS = 16  # of giving what is left of variables to their chains
+ROUNDS = 16  # in which the remaining weights of variables are given to their chains
 
 
 class ReferenceCover:
@@ -39,7 +39,10 @@ class ReferenceCover:
         self.weight, self.left = self._weights(through)
 
     def _join(self, v: int) -> int:
-        """Factors that end at v go on in factors that begin there, of the same reach if possible; the chains there."""
+        """Join factors that end at v with factors that begin there, of the same reach if possible, into chains.
+
+        Returns the number of chains through v.
+        """
         begin = list(self.out_of[v])
         reach = self.ends[:, 1] - self.ends[:, 0]
         chains = len(begin)
@@ -116,7 +119,7 @@ class ReferenceChainRun:
 
     @property
     def state(self) -> Floats:
-        """What the next sweep goes on from."""
+        """The messages from which the next sweep continues."""
         return self.messages
 
     @property

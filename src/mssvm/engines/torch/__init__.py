@@ -1,7 +1,7 @@
 """The engine on PyTorch: the CPU or a GPU, in double or single precision.
 
 ``exact`` eliminates variables of many instances at once, ``messages`` passes all messages of a colour at once,
-``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until somebody looks. On GPUs
+``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until they are read. On GPUs
 ``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use; everything
 else, and every machine without them, runs the plain PyTorch, which is also what the kernels are tested against.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mssvm.core.errors import InputError, MissingExtraError
 from mssvm.core.potentials import Potentials
+from mssvm.core.segments import SegmentLayout
 from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
@@ -28,6 +29,7 @@ from mssvm.engines.torch.arrays import Device
 from mssvm.engines.torch.exact import TorchPlan
 from mssvm.engines.torch.features import TorchFeatures
 from mssvm.engines.torch.messages import TorchMessagePlan
+from mssvm.engines.torch.segments import TorchSegmentPlan
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class TorchEngine:
 
     def messages(self, batch: Batch) -> MessagePlan:
         return TorchMessagePlan.of(batch, self.where)
+
+    def segments(self, batch: Batch, layout: SegmentLayout) -> TorchSegmentPlan:
+        return TorchSegmentPlan(batch, layout, self.where)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return TorchFeatures.of(batch, terms, offset, n_weights, self.where)

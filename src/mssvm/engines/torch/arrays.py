@@ -226,7 +226,7 @@ class DeviceQuery(_OnDevice, Query):
             super().check(batch)
 
     def has_free(self, batch: Batch) -> tuple[Bools, Bools]:
-        """Per instance: has it outputs, has it hidden variables, that may vary?"""
+        """Per instance: whether it has free outputs, and whether it has free hidden variables."""
         free = self.counts(batch) > 1
         output = self.parts[0]
         at = Device(output.device, torch.float64)

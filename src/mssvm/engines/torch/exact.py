@@ -32,7 +32,7 @@ CHUNK = 1 << 30  # bytes of weights that the instances of one call may keep
 Route: TypeAlias = "ChainRoute | TreeRoute | NestedRoute"
 
 Table = tuple[tuple[int, ...], torch.Tensor]
-"""Scores over the variables of a scope, one axis each, behind an axis of instances."""
+"""Scores over the variables of a scope: an axis of instances, then one axis per variable."""
 
 
 def power_sum(a: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,4 @@
-"""Grids on a GPU: batches of grids of one size that share tables or have one an edge, by one kernel
-(``kernels/grid.cu``)."""
+"""Grids on a GPU: batches of grids of one size, whose edges share tables or have one each (``kernels/grid.cu``)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
 FOR_ALL = 0
 EACH_GRID = 1
 EDGES = 2
-STEPS = float(2**22)  # whole numbers in which maxima in single precision count logs
+STEPS = float(2**22)  # per unit of a log: maxima in single precision are computed on whole numbers of such steps
 
 
 def finest(tolerance: float, unit: float, dtype: torch.dtype) -> float:
@@ -206,7 +205,7 @@ class GridKernel:
         return min(colour, 416), False, 2 if single else 1
 
     def safe(self, unary: torch.Tensor, tables: torch.Tensor, eps: float) -> bool:
-        """Whether products of a score and four messages stay in the range of numbers (for maxima a unit is chosen)."""
+        """Whether products of a score and four messages are safe from overflow (for maxima a unit is chosen)."""
         most = spread(unary, tables)
         return bool(most < torch.inf and (eps == 0.0 or most / eps < SAFE[self.at.dtype]))
 

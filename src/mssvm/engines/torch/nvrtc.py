@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -39,7 +40,7 @@ class CudaKernel:
     def ready(self, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
         """A launch with these arguments, to be made any number of times."""
         values = [self._value(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
         launch = _driver().cuLaunchKernel
         function = self._function
@@ -70,8 +71,7 @@ def kernel(
 ) -> CudaKernel:
     """The kernel ``name`` of a source file beside this one, with the ``constants`` and the type REAL in front of it."""
     kind = "double" if real == torch.float64 else "float"
-    folder = files("mssvm.engines.torch").joinpath("kernels")
-    parts = [f"typedef {kind} REAL;", numbers, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
+    parts = [f"typedef {kind} REAL;", numbers, source_text("common.cu"), source_text(source)]
     code = _compiled("\n".join(parts), source, torch.cuda.get_device_capability(device))
     torch.cuda.current_stream()  # PyTorch's context is current from here on
     module = ctypes.c_void_p()
@@ -82,6 +82,12 @@ def kernel(
     if shared:
         _check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, shared), "size")
     return CudaKernel(function, shared, ctypes.c_double if real == torch.float64 else ctypes.c_float)
+
+
+def source_text(name: str) -> str:
+    """A source file of ``kernels``, with the files that it includes in their places."""
+    text = files("mssvm.engines.torch").joinpath("kernels", name).read_text()
+    return re.sub(r'^#include "(.*)"$', lambda found: source_text(found[1]), text, flags=re.MULTILINE)
 
 
 def available(device: torch.device) -> bool:

@@ -27,9 +27,12 @@ RECORDED = 8  # multiples of LOOK sweeps from which on a CUDA graph is recorded
 
 @dataclass(frozen=True, eq=False)
 class PairKernel:
-    """Wiring of a batch whose variables all have as many states: factors sorted by their first end (``order``),
-    ``variables`` by colour, with the rows of their messages to first ends and where those to second ends begin in
-    ``slots``; ``in_colour`` are the numbers of variables of each."""
+    """Wiring of a batch whose variables all have the same number of states.
+
+    ``order`` sorts factors by their first end. ``variables`` are sorted by colour, each with the rows of the messages
+    to it as a first end, and where those to it as a second end begin in ``slots``. ``in_colour`` counts the variables
+    of each colour.
+    """
 
     states: int
     in_colour: tuple[int, int]
@@ -76,7 +79,7 @@ class PairKernel:
         return len(tables) * self.states * (self.states + 3) * int(self.at.dtype.itemsize) <= MOST_SHARED
 
     def able(self, t: Temperatures, tables: torch.Tensor) -> bool:
-        """Whether a thread has room for such sweeps, and numbers scaled by eps_h have all that outputs tell apart."""
+        """Whether a thread has room for such sweeps, and scaling by eps_h loses no differences that matter at eps_y."""
         product = product_of(t)
         if product > MIXED and t.eps_y > t.eps_h:
             return False

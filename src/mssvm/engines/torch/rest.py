@@ -1,4 +1,4 @@
-"""Sweeps until log-messages are at rest in units of the temperature, by a run that measures changes in scores.
+"""Sweeps until log-messages converge in units of the temperature, by a run that measures changes in scores.
 
 At low temperatures a tolerance in units of the temperature may be below the rounding of the scores: changes by
 rounding count as none.

@@ -17,7 +17,7 @@ from mssvm.inference.bounds.upper import MiniBucket, UpperBound
 
 @dataclass(frozen=True)
 class Bounded:
-    """An inference that can be asked for ``bound=True``: instances not known exactly then get [lower, upper].
+    """An inference whose calls take ``bound=True``: instances that are not exact then get bounds [lower, upper].
 
     The lower bound holds variables at the belief's most probable states until the rest is exactly eliminated in tables
     of ``2**ibound`` entries; the upper bound is ``upper``'s. ``seed`` is that of elimination orders.
@@ -56,7 +56,7 @@ class Bounded:
             holdable = sum(1 << v for v in order)
             conditioned = ConditionedElimination(instance, order, 1 << self.ibound, holdable, eps_y, eps_h)
             held = conditioned.hold(np.random.default_rng(self.seed))
-            # Every variable is holdable, and holding all of them leaves nothing to eliminate.
+            # Every variable may be held, and holding all of them leaves nothing to eliminate.
             assert held is not None
             out[b] = conditioned.relax(held, held_states).run()
         return out

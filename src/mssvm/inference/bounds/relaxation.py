@@ -4,7 +4,7 @@ Eliminating a variable from a product of functions that is too large is split by
 
     PS_w [f_1 + .. + f_R]  <=  PS_{w_1} [f_1 + d_1] + .. + PS_{w_R} [f_R + d_R],     sum w_r = w,  sum_r d_r(x) = 0,
 
-which holds for any weights w_r >= 0 and any shifts d_r of the eliminated variable alone, so both can be chosen to make
+which holds for any weights w_r >= 0 and any shifts d_r of variables that all f_r have, so both can be chosen to make
 the bound tight: shifts by moment matching on the way, then shifts and weights together by L-BFGS.
 """
 
@@ -125,9 +125,9 @@ class Relaxation:
     def shift_index(self) -> Ints:
         """Entries of the shifts in the work vector, step by step."""
         starts = self.program.shift_at[self.split]
-        cards = self.program.card[self.split]
-        ends = np.cumsum(cards)
-        return np.repeat(starts - ends + cards, cards) + np.arange(cards.sum())
+        sizes = self.program.shift_size[self.split]
+        ends = np.cumsum(sizes)
+        return np.repeat(starts - ends + sizes, sizes) + np.arange(sizes.sum())
 
     @property
     def exact(self) -> bool:
@@ -217,12 +217,12 @@ class _Objective:
         self.enough = enough
         program = relaxation.program
         split = relaxation.split
-        cards = program.card[split]
-        # Copies of one variable share an owner; their shifts of the same state, which must sum to zero, share a cell.
+        sizes = program.shift_size[split]
+        # Copies of one variable share an owner; their shifts of the same states, which must sum to zero, share a cell.
         position = np.searchsorted(program.position_ptr, split, side="right")
         _, first, self.owner = np.unique(position, return_index=True, return_inverse=True)
-        starts = np.cumsum(cards) - cards
-        self.cell = np.arange(len(base)) - np.repeat(starts - starts[first][self.owner], cards)
+        starts = np.cumsum(sizes) - sizes
+        self.cell = np.arange(len(base)) - np.repeat(starts - starts[first][self.owner], sizes)
         self.cell_size = np.bincount(self.cell)[self.cell]
         self.grad = np.zeros(program.n_work)
         self.d_weight = np.zeros(len(program.var))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mssvm.inference.decomposition.plan import DecompositionPlan
 
 COLD_SWEEPS = 20  # before the first evaluation of a training
-AT_A_TIME = 8  # sweeps between two looks at the bound
+AT_A_TIME = 8  # sweeps between two tests of convergence
 LOWEST = 0.05  # least eps_y of a sweep at two temperatures, as a share of eps_h
 PROVEN = 1e-9  # relative gap between bound and labelling that is rounding: the labelling is the maximum
 
@@ -103,12 +103,12 @@ class ChainAnswer:
         residual = chains.read(self.belief.mu)
         if task.moving > task.eps_y:
             chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
-            # What sweeps proved to be impossible is so at any temperature.
+            # An instance that sweeps proved to be impossible is impossible at any temperature.
             value = np.where(value == -np.inf, -np.inf, chains.sweep(0))
         return self._sum(value, converged, sweeps, residual)
 
     def _fall(self, before: Floats, value: Floats) -> Floats:
-        """Of the bounds of the task's instances; none where no assignment is possible."""
+        """Decrease of the bounds of the task's instances; 0 where no assignment is possible."""
         one = before[self.instances]
         two = value[self.instances]
         return np.where(two > -np.inf, one - np.where(two > -np.inf, two, 0.0), 0.0)

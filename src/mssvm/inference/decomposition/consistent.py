@@ -9,7 +9,7 @@ with rho_ij the weight of the chain of a factor (Wainwright, Jaakkola and Willsk
 bound, linear in theta while mu is held. Sweeps that stopped early leave marginals that differ between chains. Here the
 variables' marginals are held, and every factor gets the best table that has them: proportional to
 exp(theta_ij / (eps rho_ij)) a(x) b(z), a and b in closed form for two states and by Sinkhorn's iterations for more.
-What these leave over is moved by a table of rank one, after which marginals are equal to rounding.
+A correction of rank one removes the remaining error of the marginals, up to rounding.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ class ProvingPlan(Protocol):
 def proven_point(
     plan: ProvingPlan, query: Query, theta: Potentials, eps_y: float, eps_h: float, target: float
 ) -> tuple[Floats, Marginals] | None:
-    """By instance <theta, mu> + target H(mu), which no share of the scores takes the bound at eps_y = target below, and
-    mu; None where an answer is neither exact nor a decomposition bound. One temperature: nothing is hidden.
+    """By instance <theta, mu> + target H(mu), and mu; None if an answer is neither exact nor a decomposition bound.
 
-    mu is found at eps_y > 0. For fixed mu the values are linear in theta: minorants of the bound as a function of it.
+    The values are lower bounds on the decomposition bound at eps_y = target, however scores are divided among chains.
+    There is one temperature: nothing is hidden. mu is found at eps_y > 0. For fixed mu the values are linear in theta:
+    minorants of the bound as a function of it.
     """
     batch = plan.batch
     belief = plan.bind(query, eps_y, eps_h)(theta)
@@ -141,7 +142,7 @@ def with_marginals(exponents: Floats, rows: Floats, columns: Floats) -> Floats:
             break
         right = _ratio(columns, found)
     tables *= left[:, :, None] * right[:, None, :]
-    # Nowhere too much, then what is missing.
+    # First scale down rows and columns with too large a sum, then add the missing mass.
     tables *= np.minimum(1.0, _ratio(rows, tables.sum(axis=2)))[:, :, None]
     tables *= np.minimum(1.0, _ratio(columns, tables.sum(axis=1)))[:, None, :]
     missing = np.maximum(rows - tables.sum(axis=2), 0.0)

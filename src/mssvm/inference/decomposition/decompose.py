@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine
 from mssvm.inference.decomposition.plan import DecompositionPlan
+
+BLOCK_INSTANCES = 128  # vectors of instances for 16 threads
+BLOCK_NUMBERS = 1 << 26  # of messages, at most, for every neighbour
 
 
 @dataclass(frozen=True)
@@ -20,12 +25,12 @@ class Decompose(Settings):
     The graph is taken apart into chains (a grid into its rows and columns) that share their variables' scores, and
     messages shift these between chains until every variable has the same marginals in all of them. The bound falls with
     every sweep. Values are upper bounds, marginals their gradients; ``Status`` has a lower bound too. Training and
-    prediction must use the same inference: weights that were trained with this bound are for this bound.
+    prediction must use the same inference: weights fit the inference that they were trained with.
 
     Parameters
     ----------
     sweeps : sweeps, at most, of an answer that starts without messages.
-    warm_sweeps : sweeps of every evaluation in training, which goes on from the messages of the last one.
+    warm_sweeps : sweeps of every evaluation in training, which continues from the messages of the last one.
     tolerance : fall of the bound in a sweep, by variable and in units of the temperature, that counts as convergence.
     memory_limit, operations_limit : what exact inference may use on an instance, where it is exact.
     threads : threads of the engine where none is given; results do not depend on it.
@@ -48,6 +53,11 @@ class Decompose(Settings):
     def converges(self, batch: Batch) -> bool:
         """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
         return True
+
+    def block_states(self, batch: Batch) -> int:
+        """The least number of states that training evaluates at once: enough instances for all threads."""
+        largest = int(np.diff(batch.unary_ptr[batch.var_ptr]).max(initial=0))
+        return min(BLOCK_INSTANCES * largest, BLOCK_NUMBERS // (int(batch.cards.max(initial=1)) + 1))
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> DecompositionPlan:
         """The bound on a batch, on an engine (default: the usual one with ``threads`` threads)."""

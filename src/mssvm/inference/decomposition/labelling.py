@@ -1,4 +1,4 @@
-"""Labellings of pairwise instances with their scores, improved by moves of regions and by minimum cuts."""
+"""Labellings of pairwise instances with their scores, improved by moves of regions, minimum cuts and annealing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines.base import Engine
+from mssvm.engines.decomposition import anneal
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.propagation.cuts import CutModel
 
 EXPANSIONS = 3  # rounds over all states
 SEARCHED = 1 << 14  # variables of an instance that is worth a search
 OPEN = 1e-9  # of a score: gaps above this are worth more work
+ANNEALED = 1e-5  # of a score: gaps above this are worth annealing
+ENTRIES = 8e7  # of tables that annealing visits in an instance
+ROUNDS = 8000  # over an instance, at most
 
 
 class Labelling:
@@ -30,7 +34,7 @@ class Labelling:
         self._mine = mask_from_indices(instances, len(batch))
 
     def take(self, states: Ints) -> None:
-        """Keep the states of the instances that they raise the score of."""
+        """Replace the labelling of every instance whose score rises with the given states."""
         score = self._scores(states)
         better = score > self.score
         self.score = np.where(better, score, self.score)
@@ -43,6 +47,7 @@ class Labelling:
         self._relabel(self._open(upper))
         upper = self._cut(upper)
         self._search(self._open(upper))
+        self._anneal(self._open(upper, ANNEALED))
         return upper
 
     def mark(self, mu: Marginals) -> None:
@@ -54,10 +59,10 @@ class Labelling:
         factors = np.flatnonzero(mine[batch.factor_owner])
         np.add.at(mu.tables, batch.mu_at[factors] + self._inside(self.states, factors), 1.0)
 
-    def _open(self, upper: Floats) -> Ints:
+    def _open(self, upper: Floats, worth: float = OPEN) -> Ints:
         possible = upper > -np.inf
         enough = np.where(possible, upper, 0.0)
-        return np.asarray(self.instances[possible & (enough - self.score > OPEN * (1.0 + np.abs(enough)))])
+        return np.asarray(self.instances[possible & (enough - self.score > worth * (1.0 + np.abs(enough)))])
 
     def _inside(self, states: Ints, factors: Ints) -> Ints:
         batch = self.batch
@@ -96,6 +101,17 @@ class Labelling:
             return
         search = Propagate().plan(self.batch, self.engine).bind(self.query, 0.0, 0.0, small)
         self.take(search(self.theta).decode(self.batch))
+
+    def _anneal(self, instances: Ints) -> None:
+        """Simulated annealing, a random induced forest in a window of the graph at a time."""
+        if not len(instances):
+            return
+        batch = self.batch
+        entries = sum_by(batch.factor_owner, batch.table_sizes.astype(np.float64), len(batch))[instances]
+        rounds = np.minimum(ENTRIES / np.maximum(entries, 1.0), ROUNDS).astype(np.int64)
+        states = self.states.copy()
+        anneal(self.engine, batch, self.theta, self.query.allowed, instances, rounds, states)
+        self.take(states)
 
     def _cut(self, upper: Floats) -> Floats:
         """Cuts between two states are exact where neighbours attract each other; else expansions of every state."""

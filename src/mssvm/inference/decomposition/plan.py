@@ -82,7 +82,7 @@ class DecompositionPlan:
         return self.bound(query, eps_y, eps_h, instances, "")
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        """Two queries of training: each call goes on from the messages of the last one."""
+        """Two queries of training: each call continues from the messages of the last one."""
         plus = self.bound(query, eps_y, eps_h, None, "plus", bool(np.all(narrower.n_allowed(self.batch) == 1)))
         return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
 
@@ -154,7 +154,7 @@ class DecompositionBoundQuery:
         return belief
 
     def _owned(self, belief: Belief) -> Belief:
-        """A belief whose arrays may be changed."""
+        """The belief with copies of its arrays, which may be changed."""
         mu = Marginals(belief.mu.unary.copy(), belief.mu.tables.copy())
         return replace(belief, value=belief.value.copy(), mu=mu)
 

@@ -8,7 +8,7 @@ from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, entries_of, mask_from_indices, spans
 
-FACTORS_AT_ONCE = 1 << 18
+FACTORS_AT_ONCE = 1 << 12
 
 
 def product_bound(

@@ -152,7 +152,7 @@ class PropagationCall:
         if not forest.any() or not (schedule.damping or schedule.flooding or warm_start):
             self._converge(run, instances, cold_loopy, temperatures)
             return
-        # On forests neither a warm start serves nor damping, and all messages at once take longer.
+        # Forests need neither a warm start nor damping, and flooding would take longer.
         plain = replace(self.effort, schedule=Schedule(tolerance=self.tolerance))
         self._converge(run, loopy, cold_loopy, temperatures)
         run.start(instances[forest], None)

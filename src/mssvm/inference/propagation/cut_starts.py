@@ -66,6 +66,6 @@ def _cut_models(search: OutputSearch, instances: Ints) -> Iterator[tuple[int, Cu
 
 
 def _ties_go_down(search: OutputSearch) -> bool:
-    """Which of two equally good labellings a cut finds, by the seed."""
+    """Whether a cut prefers the lower of two equally good states, a choice made by the seed."""
     seed = search.call.bound_query.plan.settings.seed
     return bool(uniforms(np.zeros(1, dtype=np.int64), seed, CUT_STREAM)[0] < 0.5)

@@ -153,7 +153,7 @@ def minimum_cut(
     flow = 0.0
     most = min(float(source.sum()), float(sink.sum()))  # bound on the flow that is left
     negligible = PRECISION * most
-    # Where nothing flows, all nodes can be on one side.
+    # Without any capacity left to one terminal no flow is possible: all nodes can be on one side.
     reached = np.full(n + 2, not sink.any())
     for turn in range(rounds):
         if not most > negligible:

@@ -13,10 +13,10 @@ from mssvm.engines.messages import MessageRun, Schedule, Temperatures
 class Effort:
     """How much is tried: which starts, how often, and what merging and local search may cost.
 
-    The first decoded y of a run is judged after ``first_check`` sweeps, later ones each time their number has doubled;
+    The decoded y of a run is judged after ``first_check`` sweeps, and again each time the number of sweeps has doubled;
     relabelled regions are judged before any sweep if ``judge_moves``. Cold starts on cycles begin with a ``warm_up`` of
     damped updates of all messages at once; sums that do not converge are repeated with damping if ``retry``. Hidden
-    components are summed out into at most ``merge_entries`` table entries an instance, by ``merge_work`` operations.
+    components are summed out into at most ``merge_entries`` table entries per instance, by ``merge_work`` operations.
     Labellings are improved by at most ``expansions`` rounds over all states.
     """
 
@@ -52,7 +52,8 @@ class Effort:
         """The damped warm-up of a cold start on graphs with cycles.
 
         On strongly coupled grids the first sweep in a fixed order drags the states of one corner across the whole
-        graph, and messages converge there. Damped updates of all at once let every region form its own opinion first.
+        graph, and messages converge there. Damped updates of all messages at once let the evidence of every region
+        settle locally first.
         """
         if len(instances):
             damped_flooding = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)

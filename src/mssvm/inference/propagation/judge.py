@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Trial states ``y`` (one a variable) and their values ``q`` (one an instance), for the instances of a task.
+    """Trial states ``y`` (one per variable) and their values ``q`` (one per instance), for the instances of a task.
 
     ``unit`` is the temperature of sums where eps_h is zero.
     """

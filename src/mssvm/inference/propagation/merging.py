@@ -129,7 +129,7 @@ def _measure(bound_query: PropagationBoundQuery, components: HiddenComponents) -
     component, var = np.divmod(around, n)
     n_border = np.bincount(component, minlength=len(components.tree))
     size = np.ones(len(components.tree))
-    with np.errstate(over="ignore"):  # an infinite number does not fit either
+    with np.errstate(over="ignore"):  # an overflowed product is infinite, which exceeds every limit
         np.multiply.at(size, component, batch.cards[var])
     card = batch.cards[components.visit]
     degree = np.bincount(batch.scope_vars, minlength=n)[components.visit]

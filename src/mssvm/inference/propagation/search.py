@@ -13,7 +13,7 @@
     expansions   the best so far (with ``judge_moves`` also the best states by themselves) improved by cuts
     Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
 
-Convergence is not quality: the argmax messages of mixed-product have poor fixed points, and only Q tells. ``judge``
+Convergence is not quality: argmax messages of mixed-product have poor fixed points; only Q tells them apart. ``judge``
 evaluates it; ``starts`` and ``cut_starts`` produce candidates, ``polish`` improves the best of them.
 """
 

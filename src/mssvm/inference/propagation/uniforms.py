@@ -8,7 +8,7 @@ from mssvm.core.arrays import AnyArray, Floats, Ints
 
 
 def uniforms(position: Ints, seed: int, stream: int) -> Floats:
-    """Numbers in (0, 1) at the given positions of a pseudo-random sequence (SplitMix64), one a seed and stream."""
+    """Numbers in (0, 1) at the given positions of the pseudo-random sequence (SplitMix64) of a seed and stream."""
     word = _splitmix(np.array([seed % (1 << 64)], dtype=np.uint64) + _STEP)
     word = _splitmix((word ^ np.uint64(stream)) + _STEP)
     bits = _splitmix(word + (position.astype(np.uint64) + np.uint64(1)) * _STEP)

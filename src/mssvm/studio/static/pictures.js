@@ -20,7 +20,7 @@ export class PictureStage {
     this.stroke = null;
     this.panning = null;
     this.mark = null;
-    this.shown = { prediction: true, uncertainty: false, strokes: true };
+    this.shown = { prediction: true, uncertainty: false, strokes: true, disagreements: true };
     this.makeTools(tools);
     this.listen();
   }
@@ -31,7 +31,8 @@ export class PictureStage {
       <h2>Show</h2>
       <label class="row"><input id="show-prediction" type="checkbox" checked> prediction <kbd>p</kbd></label>
       <label class="row"><input id="show-uncertainty" type="checkbox"> uncertainty <kbd>u</kbd></label>
-      <label class="row"><input id="show-strokes" type="checkbox" checked> strokes <kbd>t</kbd></label>`;
+      <label class="row"><input id="show-strokes" type="checkbox" checked> strokes <kbd>t</kbd></label>
+      <label class="row"><input id="show-disagreements" type="checkbox" checked> disagreements <kbd>g</kbd></label>`;
     this.brush = tools.querySelector("#brush");
     this.brush.addEventListener("input", () => {
       this.radius = Number(this.brush.value);
@@ -52,7 +53,7 @@ export class PictureStage {
 
   keys() {
     return [
-      ["p, u, t", "prediction, uncertainty, strokes on or off"],
+      ["p, u, t, g", "prediction, uncertainty, strokes, disagreements on or off"],
       ["[ ]", "smaller and larger brush"],
       ["wheel", "zoom"],
       ["space + drag", "pan; also the middle button"],
@@ -61,7 +62,7 @@ export class PictureStage {
   }
 
   key(event) {
-    const names = { p: "prediction", u: "uncertainty", t: "strokes" };
+    const names = { p: "prediction", u: "uncertainty", t: "strokes", g: "disagreements" };
     if (names[event.key]) this.toggle(names[event.key]);
     else if (event.key === "[" || event.key === "]") this.resizeBrush(event.key === "]" ? 1.25 : 0.8);
     else if (event.key === "0") this.fit();
@@ -85,19 +86,34 @@ export class PictureStage {
     this.size = { width: described.width, height: described.height };
     this.layers = { picture: await getPicture(`/api/items/${item}/picture`) };
     this.mark = null;
-    this.update(described, state);
+    await this.update(described, state);
     this.fit();
     await this.refresh(state);
   }
 
-  update(described, state) {
+  async update(described, state) {
     this.classes = state.classes;
     this.events = described.events;
+    await this.outline(state);
     this.draw();
+  }
+
+  // The outlines of the pixels to which people give different classes.
+  async outline(state) {
+    const { item } = this;
+    const disputed = state.disputed.includes(item) ? await getPicture(`/api/items/${item}/disputed`) : null;
+    if (item !== this.item) return;
+    this.layers.disagreements = disputed ? asOutline(disputed) : undefined;
+  }
+
+  pointAtDisagreement() {
+    this.toggle("disagreements", true);
   }
 
   async refresh(state) {
     const item = this.item;
+    this.asked = (this.asked ?? 0) + 1;
+    const turn = this.asked;
     if (state.answered[item] === undefined) {
       delete this.layers.prediction;
       delete this.layers.uncertainty;
@@ -106,7 +122,7 @@ export class PictureStage {
         getPicture(`/api/items/${item}/labels`),
         getPicture(`/api/items/${item}/uncertainty`),
       ]);
-      if (item !== this.item) return;
+      if (turn !== this.asked) return;
       this.layers.prediction = prediction;
       this.layers.uncertainty = asHeat(uncertainty);
     }
@@ -230,6 +246,7 @@ export class PictureStage {
     if (shown.uncertainty && layers.uncertainty) context.drawImage(layers.uncertainty, 0, 0);
     if (shown.strokes) for (const event of this.events) this.paintStroke(event);
     if (this.stroke) this.paintStroke(this.stroke);
+    if (shown.disagreements && layers.disagreements) context.drawImage(layers.disagreements, 0, 0);
     if (this.pointer && !this.panning) this.ring(...this.pointer, this.radius, 1);
     if (this.mark) for (const radius of [12, 16]) this.ring(this.mark.x, this.mark.y, radius, 2);
   }
@@ -259,6 +276,26 @@ export class PictureStage {
       context.stroke();
     }
   }
+}
+
+// The border of a mask: white and magenta pixels in turns, which no picture hides.
+function asOutline(mask) {
+  const { width, height } = mask;
+  const canvas = new OffscreenCanvas(width, height);
+  const context = canvas.getContext("2d");
+  context.drawImage(mask, 0, 0);
+  const pixels = context.getImageData(0, 0, width, height);
+  const inside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && pixels.data[4 * (y * width + x)] > 0;
+  const border = new ImageData(width, height);
+  for (let y = 0; y < height; y += 1) {
+    for (let x = 0; x < width; x += 1) {
+      const inner = inside(x - 1, y) && inside(x + 1, y) && inside(x, y - 1) && inside(x, y + 1);
+      if (!inside(x, y) || inner) continue;
+      border.data.set((x + y) % 4 < 2 ? [255, 255, 255, 255] : [214, 0, 150, 255], 4 * (y * width + x));
+    }
+  }
+  context.putImageData(border, 0, 0);
+  return canvas;
 }
 
 // Uncertainty as a veil: clear where the model is sure, bright where it is not.

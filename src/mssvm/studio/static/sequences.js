@@ -1,4 +1,5 @@
-// Marks on ranges of words or of sites: drag over them, then the chosen class is theirs; a key gives another class.
+// Marks on ranges of words or of sites: drag over them, then the chosen class is theirs. Or go from one prediction to the
+// next by keys, and accept or reject each.
 import { getJson } from "./api.js";
 
 export class SequenceStage {
@@ -7,25 +8,84 @@ export class SequenceStage {
     this.record = record;
     this.chooseClass = choose;
     this.range = null;
+    this.cursor = null; // a site without a label, whose prediction is accepted or rejected
     this.labels = [];
     this.prediction = null;
-    tools.innerHTML = `<h2>Marking</h2><p class="note">Drag over words or sites. Enter accepts the prediction
-      of this item, a marks everything without a label as the first class.</p>`;
+    tools.innerHTML = `<h2>Marking</h2><p class="note">Drag over words or sites. j and k go from one prediction to the
+      next, y accepts it, x rejects it. Enter accepts all of this item; a marks everything without a label as the
+      first class.</p>`;
     document.addEventListener("pointerup", () => this.finish());
   }
 
   keys() {
     return [
-      ["Enter", "accept the prediction of this item"],
+      ["j, k", "next, previous prediction"],
+      ["y, x", "accept, reject it"],
+      ["Enter", "accept all predictions of this item"],
       ["a", "what has no label gets the first class"],
     ];
   }
 
   key(event) {
-    if (event.key === "Enter") this.accept();
-    else if (event.key === "a") this.fill();
-    else return false;
+    const actions = {
+      Enter: () => this.acceptAll(),
+      a: () => this.fill(),
+      j: () => this.step(1),
+      k: () => this.step(-1),
+      y: () => this.decide(false),
+      x: () => this.decide(true),
+    };
+    const action = actions[event.key];
+    const onButton = event.key === "Enter" && event.target instanceof HTMLButtonElement;
+    if (!action || onButton) return false;
+    action();
     return true;
+  }
+
+  // Predictions to decide on, [start, stop, class]: whole spans, and single words outside of them.
+  units() {
+    const single = (run) => this.described.words && run[2] === 0;
+    return this.runs().flatMap((run) => {
+      if (!single(run)) return [run];
+      return Array.from({ length: run[1] - run[0] }, (_, k) => [run[0] + k, run[0] + k + 1, run[2]]);
+    });
+  }
+
+  unitAtCursor() {
+    return this.units().find(([start, stop]) => start <= this.cursor && this.cursor < stop);
+  }
+
+  step(direction) {
+    const starts = this.units().map(([start]) => start);
+    const here = this.cursor ?? (direction > 0 ? -1 : this.length);
+    const ahead = direction > 0 ? starts.find((start) => start > here) : starts.findLast((start) => start < here);
+    this.moveTo(ahead ?? (direction > 0 ? starts[0] : starts.at(-1)) ?? null);
+  }
+
+  moveTo(site) {
+    this.cursor = site;
+    const unit = site === null ? undefined : this.unitAtCursor();
+    this.range = unit ? { from: unit[0], to: unit[1] - 1, open: false } : null;
+    this.draw();
+    if (unit && this.words) this.words[site].focus({ focusVisible: true });
+  }
+
+  async decide(rejects) {
+    const unit = this.cursor === null ? undefined : this.unitAtCursor();
+    if (!unit) {
+      this.step(1);
+      return;
+    }
+    const [start, stop, label] = unit;
+    const next = this.units().find((other) => other[0] >= stop)?.[0] ?? null;
+    const mark = { kind: "mark", item: this.item, class: label, start, stop };
+    this.pending = next;
+    await this.record(rejects ? { ...mark, not: true } : mark);
+  }
+
+  pointAtDisagreement() {
+    const [site] = this.described.disputed;
+    if (site !== undefined) this.point({ site });
   }
 
   choose(index) {
@@ -37,6 +97,8 @@ export class SequenceStage {
     this.described = described;
     this.prediction = null;
     this.range = null;
+    this.cursor = null;
+    this.pending = undefined;
     this.build(state);
     await this.refresh(state);
   }
@@ -45,11 +107,22 @@ export class SequenceStage {
     this.described = described;
     this.state = state;
     this.draw();
+    this.goOn();
+  }
+
+  // After a decision: the next prediction, once the mark is known.
+  goOn() {
+    if (this.pending === undefined) return;
+    const site = this.pending;
+    this.pending = undefined;
+    this.moveTo(site);
   }
 
   async refresh(state) {
     this.state = state;
     const { item } = this;
+    this.asked = (this.asked ?? 0) + 1;
+    const turn = this.asked;
     if (state.answered[item] === undefined) {
       this.prediction = null;
     } else {
@@ -57,7 +130,7 @@ export class SequenceStage {
         getJson(`/api/items/${item}/labels`),
         getJson(`/api/items/${item}/uncertainty`),
       ]);
-      if (item !== this.item) return;
+      if (turn !== this.asked) return;
       this.prediction = { labels: found.labels, doubt: doubt.uncertainty };
     }
     this.draw();
@@ -73,9 +146,13 @@ export class SequenceStage {
   buildWords() {
     const box = document.createElement("p");
     box.className = "sentence";
+    box.setAttribute("role", "listbox");
+    box.setAttribute("aria-label", "words; j and k move, y accepts, x rejects");
     this.words = this.described.words.map((text, k) => {
       const word = document.createElement("span");
       word.className = "word";
+      word.setAttribute("role", "option");
+      word.tabIndex = -1;
       word.textContent = text;
       word.addEventListener("pointerdown", (event) => {
         event.preventDefault();
@@ -85,7 +162,9 @@ export class SequenceStage {
       return word;
     });
     box.append(...this.words.flatMap((word) => [word, " "]));
-    this.stage.replaceChildren(box);
+    this.people = document.createElement("div");
+    this.people.className = "votes";
+    this.stage.replaceChildren(box, this.people);
   }
 
   buildSeries() {
@@ -129,6 +208,7 @@ export class SequenceStage {
   }
 
   point(found) {
+    this.cursor = found.site;
     this.range = { from: found.site, to: found.site, open: false };
     this.draw();
     this.words?.[found.site]?.scrollIntoView({ block: "center" });
@@ -154,7 +234,7 @@ export class SequenceStage {
     return out;
   }
 
-  async accept() {
+  async acceptAll() {
     for (const [start, stop, label] of this.runs()) {
       if (label >= 0) await this.record({ kind: "mark", item: this.item, class: label, start, stop });
     }
@@ -187,12 +267,51 @@ export class SequenceStage {
       const doubt = given === null ? (this.prediction?.doubt[k] ?? 0) : 0;
       word.classList.toggle("given", given !== null);
       word.classList.toggle("chosen", this.isChosen(k));
+      word.classList.toggle("disputed", this.described.disputed.includes(k));
+      word.setAttribute("aria-selected", String(this.isChosen(k)));
+      word.tabIndex = k === (this.cursor ?? 0) ? 0 : -1;
       word.style.background = outside ? "" : `${this.state.classes[index].colour}${given === null ? "55" : "99"}`;
       word.style.textDecoration = doubt > 0.25 ? `underline wavy rgb(214 90 40 / ${Math.min(0.3 + doubt, 1)})` : "";
-      word.title = given === null ? `doubt ${doubt.toFixed(2)}` : "given";
+      word.title = this.about(k, doubt);
+      word.setAttribute("aria-label", `${this.described.words[k]}: ${tag ?? "no label"}, ${word.title}`);
       if (outside) word.removeAttribute("data-tag");
       else word.dataset.tag = tag;
     });
+    this.drawVotes();
+  }
+
+  // What is known of a word, in words.
+  about(k, doubt) {
+    if (this.described.disputed.includes(k)) return "people disagree";
+    if (this.described.labels[k] !== null) return "given";
+    const rejected = this.described.rejected[k];
+    const doubtful = `predicted, doubt ${doubt.toFixed(2)}`;
+    return rejected.length ? `not ${rejected.join(", not ")}; ${doubtful}` : doubtful;
+  }
+
+  // A row for everyone, and a column for every word on which they disagree.
+  drawVotes() {
+    const { disputed, votes, words } = this.described;
+    this.people.replaceChildren();
+    if (!disputed.length) return;
+    const table = document.createElement("table");
+    const row = (kind, texts) => {
+      const line = document.createElement("tr");
+      texts.forEach((text, k) => {
+        const cell = document.createElement(kind === "head" || k === 0 ? "th" : "td");
+        cell.scope = kind === "head" ? "col" : "row";
+        cell.textContent = text;
+        const index = kind === "head" || k === 0 ? -1 : this.classOf(text);
+        if (index > 0) cell.style.background = `${this.state.classes[index].colour}66`;
+        line.append(cell);
+      });
+      table.append(line);
+    };
+    table.createCaption().textContent = "Where people disagree";
+    row("head", ["", ...disputed.map((k) => words[k])]);
+    for (const [name, labels] of Object.entries(votes)) row("body", [name, ...disputed.map((k) => asText(labels[k]))]);
+    if (this.prediction) row("body", ["model", ...disputed.map((k) => this.prediction.labels[k])]);
+    this.people.append(table);
   }
 
   drawSeries() {
@@ -201,8 +320,9 @@ export class SequenceStage {
     canvas.height = Math.max(canvas.clientHeight * devicePixelRatio, 1);
     const context = canvas.getContext("2d");
     const step = canvas.width / this.length;
-    const strip = canvas.height / 12;
-    const bottom = canvas.height - 2 * strip;
+    const people = this.described.disputed.length ? Object.entries(this.described.votes) : [];
+    const strip = canvas.height / (12 + people.length);
+    const bottom = canvas.height - (2 + people.length) * strip;
     const ink = getComputedStyle(document.body).color;
     this.described.values.forEach((row, f) => {
       const low = Math.min(...row);
@@ -232,10 +352,34 @@ export class SequenceStage {
         context.fillRect(k * step, 0, step + 0.5, canvas.height);
       }
     }
+    this.drawPeople(context, people, step, bottom + 2 * strip, strip, ink);
+  }
+
+  // A strip for everyone, with the name at its left.
+  drawPeople(context, people, step, top, strip, ink) {
+    people.forEach(([name, labels], row) => {
+      const y = top + row * strip;
+      context.globalAlpha = 1;
+      labels.forEach((label, k) => {
+        const index = typeof label === "string" ? this.classOf(label) : -1;
+        if (index >= 0) this.cell(context, index, k * step, y, step, strip);
+      });
+      context.fillStyle = ink;
+      context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+      context.fillText(name, 4, y + strip - 6);
+    });
+    context.fillStyle = getComputedStyle(document.body).getPropertyValue("--warn");
+    for (const k of this.described.disputed) context.fillRect(k * step, top - 2 * devicePixelRatio, step + 0.5, 2 * devicePixelRatio);
   }
 
   cell(context, index, x, y, width, height) {
     context.fillStyle = this.state.classes[index].colour;
     context.fillRect(x, y, width + 0.5, height - 2);
   }
+}
+
+// A person's entry for a word: a tag, what is left of the tags, or nothing.
+function asText(label) {
+  if (label === null) return "·";
+  return typeof label === "string" ? label : label.join(" | ");
 }

@@ -166,7 +166,7 @@ template <class V, class Term> INLINE V power_sum(int n, V eps, Term term, V *we
     return top + eps * log(safe);
 }
 
-// put(x, back(z, x)) for the state z = `at` of every lane. (Behind a table there are L numbers to read: see `Tables`.)
+// put(x, back(z, x)) for the state z = `at` of every lane. (L numbers beyond the end of a table may be read: `Tables`.)
 template <class V, class Put> INLINE void row_at(const double *back, int k, V at, Put put) {
     constexpr int lanes = Of<V>::lanes;
     const double *rows[lanes];
@@ -185,7 +185,7 @@ template <class V>
 INLINE void choose_state(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned lane_mask, V *pairs) {
     V best = V{};
     V top = all<V>(-INF);
-    row_at(node.table.scores.back, node.k, above.state, [&](int x, V theta) ALWAYS {
+    row_at(node.table->scores.back, node.k, above.state, [&](int x, V theta) ALWAYS {
         V v = u[x] + theta;
         best = v > top ? all<V>(x) : best;
         top = larger(top, v);
@@ -207,10 +207,11 @@ template <class V> struct Scaled {
     static INLINE V times(V a, V b) { return a * b; }
     // The derivative by a factor, from that by the product.
     static INLINE V through(V t, V other) { return t * other; }
-    // Lanes in which the position stays in scores: at eps_y = 0 an output that tells an output is a matter of maxima.
+    // Lanes in which the position stays in scores: at eps_y = 0 the message of an output to an output is a maximum.
     static INLINE unsigned by_maxima(const Role<V> &role, Temperatures eps) {
         return eps.y == 0 ? role.output_edge : 0;
     }
+    static constexpr bool maxima(Temperatures) { return false; }
     // Whether rows end and only the best is wanted.
     static INLINE bool only_best_row(const Role<V> &role, Temperatures eps) {
         return eps.y == 0 && role.ends == full<V>;
@@ -244,7 +245,7 @@ template <class V> struct Scaled {
     }
 
     static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *) {
-        const Edge &at_eps_h = node.table.at_eps_h, &at_eps_y = node.table.at_eps_y;
+        const Edge &at_eps_h = node.table->at_eps_h, &at_eps_y = node.table->at_eps_y;
         int k = node.k, c = node.c;
         V scale = node.scale;
         auto send = [s = node.s, scale](int at, V sum) ALWAYS { s[at] = sum * scale; };
@@ -264,7 +265,7 @@ template <class V> struct Scaled {
         for (int r = 0; r < role.message_rows; ++r)
             for (int z = 0; z < c; ++z) {
                 V other = r < role.rows && role.opens != full<V> ? node.s[r * c + z] : V{};
-                V mine = r < node.k ? node.b[r] * node.scale * node.table.at_eps_h.forth[r * c + z] : V{};
+                V mine = r < node.k ? node.b[r] * node.scale * node.table->at_eps_h.forth[r * c + z] : V{};
                 node.s[r * c + z] = pick(role.opens, mine, other);
             }
     }
@@ -275,7 +276,7 @@ template <class V> struct Scaled {
         unsigned lane_mask = role.present & ~role.multiplies;
         if (unsigned maxima = by_maxima(role, eps)) {
             in_lanes<V>(maxima, [&](auto chosen) {
-                product<MaxSum>(node.u, 1, node.k, node.table.scores.forth, node.c,
+                product<MaxSum>(node.u, 1, node.k, node.table->scores.forth, node.c,
                                 [&](int z, V top) ALWAYS { up[z] += chosen(top, V{}); });
             });
             lane_mask &= ~maxima;
@@ -331,7 +332,7 @@ template <class V> struct Scaled {
     static INLINE void pull(Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict,
                             V *pairs, V *work) {
         if (eps.y == 0) return descend(node, role, above, pairs, work);
-        const Edge &at_eps_h = node.table.at_eps_h, &at_eps_y = node.table.at_eps_y;
+        const Edge &at_eps_h = node.table->at_eps_h, &at_eps_y = node.table->at_eps_y;
         if (role.opens && role.rows == 1 && !role.output_edge) pull_opened(node, role);
         else if (role.opens || (role.output_edge && role.output_edge != full<V>)) pull_mixed(node, role, pairs);
         else {
@@ -351,6 +352,27 @@ template <class V> struct Scaled {
             node.u[x] = q;
         }
     }
+    // `pull` of a plain position at eps_y > 0, and the derivatives by the messages of its one or two children, those of
+    // `Forest::derive_all`: t need not go through memory.
+    static INLINE void pull_through(Node<V> &node, Node<V> &child) {
+        pull_plain(node,
+                   [e = node.e, s = child.s, scale = child.scale](int x, V t) ALWAYS { s[x] = t * e[x] * scale; });
+    }
+    static INLINE void pull_through(Node<V> &node, Node<V> &one, Node<V> &two) {
+        pull_plain(node, [e = node.e, s = one.s, other = two.s, scale = one.scale, other_scale = two.scale](int x, V t)
+                             ALWAYS {
+                                 V message = s[x];
+                                 s[x] = t * other[x] * e[x] * scale;
+                                 other[x] = t * (e[x] * message) * other_scale;
+                             });
+    }
+    template <class Derive> static INLINE void pull_plain(Node<V> &node, Derive derive) {
+        product<SumProduct>(node.s, 1, node.c, node.table->at_eps_h.back, node.k,
+                            [u = node.u, b = node.b, derive](int x, V t) ALWAYS {
+                                u[x] = b[x] * t;
+                                derive(x, t);
+                            });
+    }
     // One row of belief, and one row of message for every state in the lanes that open: t(x) = sum_z E(x, z) d(x, z).
     static INLINE void pull_opened(Node<V> &node, const Role<V> &role) {
         int c = node.c;
@@ -359,7 +381,7 @@ template <class V> struct Scaled {
             for (int z = 0; z < c; ++z) {
                 V &d = node.s[x * c + z];
                 d = pick(role.opens, d, node.s[z]);
-                sum += d * node.table.at_eps_h.forth[x * c + z];
+                sum += d * node.table->at_eps_h.forth[x * c + z];
             }
             node.t[x] = sum;
         }
@@ -367,7 +389,7 @@ template <class V> struct Scaled {
     // Lanes that open beside lanes with rows, or lanes at both temperatures.
     static INLINE void pull_mixed(Node<V> &node, const Role<V> &role, V *pairs) {
         int k = node.k, c = node.c;
-        const double *at_eps_h = node.table.at_eps_h.forth, *at_eps_y = node.table.at_eps_y.forth;
+        const double *at_eps_h = node.table->at_eps_h.forth, *at_eps_y = node.table->at_eps_y.forth;
         std::fill(node.t, node.t + role.rows * k, V{});
         for (int x = 0; x < k; ++x)
             in_pieces<4>(c, [&](auto size, int z) {
@@ -406,27 +428,27 @@ template <class V> struct Scaled {
             for (int x = 0; x < node.k; ++x)
                 node.state = pick(role.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
     }
+    // The numbers of every lane's row, from a column of which `column` is the beginning.
+    static INLINE V in_rows(const V *column, int step, V row) {
+        int64_t at[Of<V>::lanes];
+        for_lanes(row * double(step), [&](int i, int64_t first) ALWAYS { at[i] = first; });
+        return by_lane<V>([&](int i) ALWAYS { return lane(column[at[i]], i); });
+    }
     static INLINE void descend_hidden(Node<V> &node, const Role<V> &role, const Node<V> &above, unsigned hidden,
                                       V *pairs, V *work) {
-        constexpr int lanes = Of<V>::lanes;
         int k = node.k, c = node.c;
-        V *b = work, *d = work + k;
+        V *d = work;
+        V row = pick(hidden, node.row, V{});
         for (int z = 0; z < c; ++z) {
-            for (int i = 0; i < lanes; ++i) {
-                int row = role.message_rows > 1 ? int(lane(node.row, i)) : 0;
-                set_lane(d[z], i, lane(node.s[row * c + z], i));
-            }
+            V s = role.message_rows > 1 ? in_rows(node.s + z, c, row) : node.s[z];
             V q = above.u[z];
-            d[z] = pick(hidden, q > 0.0 ? q / d[z] * node.scale : V{}, V{});
+            d[z] = pick(hidden, q > 0.0 ? q / s * node.scale : V{}, V{});
         }
         for (int x = 0; x < k; ++x) {
-            for (int i = 0; i < lanes; ++i) {
-                int row = role.rows > 1 && hidden >> i & 1 ? int(lane(node.row, i)) : 0;
-                set_lane(b[x], i, lane(node.b[row * k + x], i));
-            }
+            V b = role.rows > 1 ? in_rows(node.b + x, k, row) : node.b[x];
             V sum = V{};
             for (int z = 0; z < c; ++z) {
-                V v = pick(hidden, b[x] * d[z] * node.table.at_eps_h.forth[x * c + z], V{});
+                V v = pick(hidden, b * d[z] * node.table->at_eps_h.forth[x * c + z], V{});
                 sum += v;
                 if (pairs) *node.pair(pairs, x, z) += v;
             }
@@ -450,20 +472,20 @@ template <class V> struct Scaled {
         int k = node.k;
         V at = above.state;
         V top = all<V>(-1.0), row = V{};
-        V *b = work, *e = work + k;
-        row_at(node.table.at_eps_h.back, k, at, [&](int x, V v) ALWAYS { e[x] = v; });
+        V *e = work;
+        row_at(node.table->at_eps_h.back, k, at, [&](int x, V v) ALWAYS { e[x] = v; });
         for (int r = 0; r < role.rows; ++r) {
             V v = node.b[r * k] * e[0];
             for (int x = 1; x < k; ++x) v += node.b[r * k + x] * e[x];
             auto better = v > top;
             row = better ? all<V>(r) : row;
             top = better ? v : top;
-            for (int x = 0; x < k; ++x) b[x] = better ? node.b[r * k + x] : b[x];
         }
         node.row = pick(role.ends, row, node.row);
         if (role.ends != full<V>) return;
         for (int x = 0; x < k; ++x) {
-            node.u[x] = b[x] * e[x] / top;
+            V b = role.rows > 1 ? in_rows(node.b + x, k, row) : node.b[x];
+            node.u[x] = b * e[x] / top;
             if (!pairs) continue;
             for (int i = 0; i < Of<V>::lanes; ++i)
                 add_to(*node.pair(pairs, x, int(lane(at, i))), i, lane(node.u[x], i));
@@ -483,7 +505,7 @@ template <class V> struct Scores {
     }
     static INLINE bool maxima(Temperatures eps) { return eps.h == 0 && eps.y == 0; }
     static INLINE V term(const Node<V> &node, int r, int x, int z) {
-        return node.b[r * node.k + x] + node.table.scores.forth[x * node.c + z];
+        return node.b[r * node.k + x] + node.table->scores.forth[x * node.c + z];
     }
 
     static INLINE V enter(Node<V> &node, const Role<V> &, Temperatures) {
@@ -503,7 +525,7 @@ template <class V> struct Scores {
     static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *work) {
         int c = node.c;
         if (eps.h == 0 && (eps.y == 0 || !role.output_edge)) {
-            product<MaxSum>(node.b, role.rows, node.k, node.table.scores.forth, c, node.s);
+            product<MaxSum>(node.b, role.rows, node.k, node.table->scores.forth, c, node.s);
         } else {
             V eps_edge = unit(role, eps);
             for (int r = 0; r < role.rows; ++r)

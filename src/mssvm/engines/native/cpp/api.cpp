@@ -1,5 +1,5 @@
-// What every caller of the library asks first: its version, the lanes of its vectors, and the last error's sentence.
-// And the pool of threads by itself, for tests of threads, forks and errors.
+// Version of the library, lanes of its vectors, and the sentence of the last error. Also the pool of threads alone, for
+// tests of threads, forks and errors.
 #include <string>
 
 #include "boundary.hpp"

@@ -1,8 +1,9 @@
 // Branch and bound over the outputs of a marginal MAP problem, and the bounds that it prunes with.
 //
 // The conditional bound: hidden variables are eliminated given the outputs decided so far; tables of open outputs are
-// replaced by their maxima over these (a version of the table for every number of decided outputs). A decision makes
-// the messages on its way to the roots again, no others. It is the value itself where all outputs are decided.
+// replaced by their maxima over these (a version of the table for every number of decided outputs). After a decision
+// only the messages between its tables and the roots are computed again. The bound is exact once all outputs are
+// decided.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double UNDERFLOW_AT = -640.0;  // products whose logarithms sum to less than this may underflow
 
-// Where everything lies. Input i of a step reads table `source[i]`, or the message of step -1 - source[i]; entry k of a
+// Layout of the buckets. Input i of a step reads table `source[i]`, or the message of step -1 - source[i]; entry k of a
 // step's clique, the eliminated variable last, is its entry gather[gather_at[i] + k].
 struct Buckets {
     int64_t bytes;
@@ -25,7 +26,8 @@ struct Buckets {
     Floats log, prob, floor;               // scores, probabilities, log of a table's smallest positive probability
 };
 
-// What changes: places in the tables; messages, the logarithms of their scales and smallest entries; stale messages.
+// The state of a search: places in the tables; messages, the logarithms of their scales and smallest entries; which
+// messages are stale.
 struct State {
     int64_t bytes;
     Ints place;
@@ -250,9 +252,9 @@ struct StateBounds {
     Floats bounds;
 };
 
-// After a run at temperature zero of the outputs: lowers the bounds of their states to what the run says of them. From
-// the last step to the first of an output, the best that a step's entries can come to, everything else included, is
-// that of its message's entries on the way back; an output with several steps has the least of their bounds.
+// After a run with the outputs at temperature zero: lowers the bounds of their states to those that the run implies.
+// The steps of outputs are visited from last to first; the bound of an entry of a step, over everything else, follows
+// from the bound of its message's entry. An output with several steps gets the least of their bounds.
 int64_t state_bounds(const StateBounds &c) {
     const Program &p = nested(c.program);
     require(c.work.size >= std::max<int64_t>(p.n_work, 1), "the work vector is too short.");

@@ -1,8 +1,8 @@
 // A pairwise graph as monotone chains (Kolmogorov 2006): every factor in one chain, variables rising along each.
 //
 // Weights of chains through a variable add up to one at most, so that the sum over chains of power sums at temperatures
-// eps * weight, together with what is left of the variables, bounds the power sum of the whole (Hoelder). On a grid the
-// chains are its rows and columns, of weight 1/2 each.
+// eps * weight, together with the remaining weights of variables, bounds the power sum of the whole (Hoelder). On a
+// grid the chains are its rows and columns, of weight 1/2 each.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,7 @@ using namespace mssvm;
 
 namespace {
 
-constexpr int ROUNDS = 16;  // of giving what is left of variables to their chains
+constexpr int ROUNDS = 16;  // of adding the remaining weights of variables to their chains
 
 struct ChainsCall {
     int64_t bytes;
@@ -38,9 +38,13 @@ struct Incidence {
 class ChainCover {
 public:
     explicit ChainCover(const ChainsCall &call)
-        : call_(call), n_(call.level.size), factors_(call.chain.size),
+        : call_(call),
+          n_(call.level.size),
+          factors_(call.chain.size),
           in_(n_, factors_, [&](int64_t f) { return high(f); }),
-          out_(n_, factors_, [&](int64_t f) { return low(f); }), next_(factors_, -1), through_(n_, 0) {}
+          out_(n_, factors_, [&](int64_t f) { return low(f); }),
+          next_(factors_, -1),
+          through_(n_, 0) {}
 
     int64_t run() {
         for (int64_t v = 0; v < n_; ++v) visit(v);
@@ -54,8 +58,8 @@ private:
     int64_t high(int64_t f) const { return std::max(call_.ends[2 * f], call_.ends[2 * f + 1]); }
     int64_t reach(int64_t f) const { return high(f) - low(f); }
 
-    // Level of a variable; factors that end here go on in factors that begin here: first in one of the same direction,
-    // so that rows stay rows.
+    // Sets the level of a variable, and continues factors that end here in factors that begin here: preferably in one
+    // of the same direction, so that rows stay rows.
     void visit(int64_t v) {
         int64_t level = 0;
         std::vector<int64_t> begin(out_.factor.begin() + out_.start[v], out_.factor.begin() + out_.start[v + 1]);
@@ -79,7 +83,8 @@ private:
 
     int64_t number() {
         std::vector<bool> begins(factors_, true);
-        for (int64_t f = 0; f < factors_; ++f) if (next_[f] >= 0) begins[next_[f]] = false;
+        for (int64_t f = 0; f < factors_; ++f)
+            if (next_[f] >= 0) begins[next_[f]] = false;
         int64_t chains = 0;
         for (int64_t f = 0; f < factors_; ++f) {
             if (!begins[f]) continue;
@@ -89,7 +94,7 @@ private:
         return chains;
     }
 
-    // Equal shares of the busiest variable on each chain, then shares of what is left, as far as it goes.
+    // First every chain gets an equal share at its busiest variable, then shares of what the variables have left.
     void weigh(int64_t chains) {
         std::vector<double> weight(chains, 0.0), more(chains);
         for (int64_t v = 0; v < n_; ++v) call_.left[v] = 1.0;
@@ -128,7 +133,8 @@ MSSVM_API mssvm_chains(const ChainsCall *call) {
         require(c.ends.size == 2 * factors && c.weight.size == factors && c.left.size == n,
                 "the columns of a graph have different lengths.");
         for (int64_t v : c.ends) require(v >= 0 && v < n, "a factor has a variable outside the graph.");
-        for (int64_t f = 0; f < factors; ++f) require(c.ends[2 * f] != c.ends[2 * f + 1], "a factor joins a variable to itself.");
+        for (int64_t f = 0; f < factors; ++f)
+            require(c.ends[2 * f] != c.ends[2 * f + 1], "a factor joins a variable to itself.");
         return ChainCover(c).run();
     });
 }

@@ -284,8 +284,8 @@ public:
         bool numbers;   // no score was NaN or +inf
     };
 
-    // Runs some members. Lanes whose numbers were too small to trust are not written, and none where a table forbids
-    // something or ranges too far for powers: lanes with rows have more room.
+    // Runs some members. Lanes whose numbers were too small to trust are not written, and none is where a table forbids
+    // something or has too large a range for powers: such members run with rows instead.
     Outcome run(const Group<V> &group) {
         if (tables_.has_forbidden || 2 * counts_.n * tables_.range > 300.0) return {0, true};
         masks_.read(group.member, group.count);

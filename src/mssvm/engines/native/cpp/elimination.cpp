@@ -58,6 +58,15 @@ void check_input(const Program &p, int64_t s, int64_t i, int64_t axes) {
             "rows of an innermost input must be contiguous.");
 }
 
+// The shift of a step, if it has one, is one of its inputs.
+void check_shift(const Program &p, int64_t s) {
+    if (p.shift_at[s] == -1) return;
+    bool found = false;
+    for (int64_t i = p.input_ptr[s]; i < p.input_ptr[s + 1]; ++i)
+        found = found || (p.input_at[i] == p.shift_at[s] && p.input_size[i] == p.shift_size[s]);
+    require(found, "a shift is no input of its step.");
+}
+
 // Every place in the work vector that a step reads or writes is inside it.
 void check(const Program &p) {
     int64_t variables = p.clamped.size, steps = p.steps(), inputs = p.inputs();
@@ -65,8 +74,8 @@ void check(const Program &p) {
     check_scores(p);
     require(p.position_ptr.size >= 1, "a program needs pointers of its positions.");
     check_pointers(p.position_ptr, p.positions(), steps, "the steps of positions are counted wrong.");
-    require(p.card.size == steps && p.output.size == steps && p.shift_at.size == steps && p.message_at.size == steps &&
-                p.message_size.size == steps && p.message_input.size == steps,
+    require(p.card.size == steps && p.output.size == steps && p.shift_at.size == steps && p.shift_size.size == steps &&
+                p.message_at.size == steps && p.message_size.size == steps && p.message_input.size == steps,
             "a program needs a state count, a role, a shift and a message for every step.");
     check_range(p.var, 0, variables, "a step eliminates no variable.");
     require(p.max_card >= 1 && p.max_card <= p.n_work, "the greatest number of states is not one of a table.");
@@ -84,7 +93,7 @@ void check(const Program &p) {
         require(axes <= p.max_axes && last - first <= p.max_inputs,
                 "a step has more axes or inputs than the program says.");
         require(last > first && p.level[last - 1] == axes, "a step has no input with its innermost axis.");
-        require(p.shift_at[s] >= -1 && p.shift_at[s] <= p.n_work - p.card[s], "a shift lies beyond the work vector.");
+        check_shift(p, s);
         int64_t positions = 1;
         for (int64_t a = p.axis_ptr[s]; a < p.axis_ptr[s + 1]; ++a) {
             require(p.axis_size[a] >= 1 && p.axis_size[a] <= p.n_work / positions,
@@ -103,6 +112,7 @@ void check(const Program &p) {
             require(p.card[s] == p.card[first] && p.var[s] == p.var[first],
                     "the steps of a position differ in variables.");
             require(last == first + 1 || p.shift_at[s] >= 0, "a split variable needs a shift in every step.");
+            require(p.shift_size[s] == p.shift_size[first], "the shifts of a variable differ in size.");
         }
     }
 }
@@ -152,7 +162,7 @@ void check(const Call &c, const Job &job) {
     }
 }
 
-// Where a task has come to, and the algebra of every step.
+// The cursor of a task, and the algebra of every step.
 struct Progress {
     int64_t phase;
     Cursor cursor;

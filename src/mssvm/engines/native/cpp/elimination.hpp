@@ -8,15 +8,15 @@
 // The value is the constant plus the messages without separator. Backwards, every entry of a message that has the
 // derivative g hands g times the weights of its power sum to the entries of the inputs that it was made of. A variable
 // whose bucket is split has several steps, each with a share of its temperature (Hoelder's inequality: the value is an
-// upper bound), and shifts of its states that sum to zero over the steps.
+// upper bound), and shifts, over the variables that all of them have, that sum to zero over the steps.
 //
 // No table of a whole bucket is stored. The separator's axes are walked like an odometer; inputs that do not change
 // along the inner axes are combined once for every outer position (a row of scores, one for each state of x_s), and the
 // innermost axis is done in contiguous blocks. V is a double, or a vector of the same entry in L instances.
 //
-// A step runs on scaled probabilities x = exp((score - top) / eps), whose sums need no exponentials, where these keep
-// every score: all products must be normal numbers, and the scores must not be small against the temperature, as
-// a probability near one knows its score only to eps 2^-53. All other steps run on scores.
+// A step runs on scaled probabilities x = exp((score - top) / eps), whose sums need no exponentials, where no score is
+// lost: all products must be normal numbers, and the scores must not be small against the temperature, as a probability
+// near one determines its score only to eps 2^-53. All other steps run on scores.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -34,7 +34,7 @@ struct Program {
     int64_t bytes;
     Bytes8 clamped;
     Ints unary_slot, factor_slot, factor_size, entry_at, entry, clamp_ptr, clamp_var, clamp_stride;
-    Ints position_ptr, var, card, output, shift_at, message_at, message_size, message_input;
+    Ints position_ptr, var, card, output, shift_at, shift_size, message_at, message_size, message_input;
     Ints separator_ptr, separator, separator_stride, axis_ptr, axis_size;
     Ints input_ptr, input_at, input_size, level, stride_ptr, stride;
     int64_t n_slots, n_work, n_hidden, max_axes, max_inputs, max_card;
@@ -435,7 +435,7 @@ void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const 
                 flushed = false;
             }
             if (4 * count >= n && count) rows(begin, n);
-            else if (count)  // few rows of many, as behind a maximum
+            else if (count)  // few rows of many, as after a maximum
                 for (int64_t r = 0; r < n; ++r)
                     if (count_nonzero(message + from + r, 1)) rows(begin + r, 1);
             begin += n;
@@ -574,7 +574,8 @@ template <class V> struct Sweep : Memory<V> {
         return cursor.step == program.steps();
     }
 
-    // The derivative of the value in every entry, zero in lanes that are infeasible; the same way, from the last step.
+    // The derivative of the value in every entry, zero in infeasible lanes: from the last step to the first, or as many
+    // as time permits.
     bool reverse(Clock &clock) {
         Workspace<V> &workspace = Workspace<V>::of_thread();
         workspace.reserve(program);
@@ -691,54 +692,71 @@ private:
     }
 
     // Before the first step of a variable with several: shifts scores between its mini-buckets until their moments, the
-    // power sums over everything but its state, agree. A state that one of them forbids is forbidden in all.
+    // power sums over everything but the variables that they share, agree. What one of them forbids is forbidden in all.
     void match(int64_t s, Workspace<V> &workspace) {
         const Ints &ptr = program.position_ptr;
         int64_t position = std::upper_bound(ptr.begin(), ptr.end(), s) - ptr.begin() - 1;
-        int64_t first = ptr[position], count = ptr[position + 1] - first, card = program.card[s];
+        int64_t first = ptr[position], count = ptr[position + 1] - first, size = program.shift_size[s];
         if (s != first || count == 1) return;
-        std::vector<double> moments(count * card);
+        std::vector<double> moments(count * size);
         double tau = 0.0;
         for (int64_t r = 0; r < count; ++r) {
             tau += temperature[first + r];
-            add_moments(first + r, workspace, moments.data() + r * card);
+            add_moments(first + r, workspace, moments.data() + r * size);
         }
-        for (int64_t j = 0; j < card; ++j) {
+        for (int64_t k = 0; k < size; ++k) {
             double sum = 0.0;
-            for (int64_t r = 0; r < count; ++r) sum += moments[r * card + j];
+            for (int64_t r = 0; r < count; ++r) sum += moments[r * size + k];
             for (int64_t r = 0; r < count; ++r) {
                 double share = tau > 0.0 ? temperature[first + r] / tau : 1.0 / double(count);
-                double &shifted = work[program.shift_at[first + r] + j];
-                shifted = sum == -INF ? -INF : shifted + share * sum - moments[r * card + j];
+                double &shifted = work[program.shift_at[first + r] + k];
+                shifted = sum == -INF ? -INF : shifted + share * sum - moments[r * size + k];
             }
         }
     }
 
-    // moment[j] = PS_eps of all scores of the bucket in which the variable is in state j.
+    // moment[k] = PS_eps of all scores of the bucket that are at entry k of its shift.
     void add_moments(int64_t s, Workspace<V> &workspace, double *moment) {
         Bucket b = bucket_of(program, s, workspace);
-        int64_t card = b.card;
+        int64_t card = b.card, size = program.shift_size[s];
         double eps = temperature[s];
-        std::vector<double> totals(card, 0.0);
-        std::fill(moment, moment + card, -INF);
-        visit<LOG>(b, 0, b.positions, work, workspace, [&](int64_t, int64_t n) {
-            double *x = workspace.block;
-            for (int64_t j = 0; j < card; ++j) {
-                double top = moment[j];
-                for (int64_t r = 0; r < n; ++r) top = std::max(top, x[r * card + j]);
-                if (eps > 0.0 && top > moment[j]) totals[j] *= exp((moment[j] - top) / eps);
-                moment[j] = top;
-                double base = top > -INF ? top : 0.0;
-                if (eps > 0.0)
-                    for (int64_t r = 0; r < n; ++r) x[r * card + j] = (x[r * card + j] - base) / eps;
+        std::vector<double> totals(size, 0.0);
+        std::fill(moment, moment + size, -INF);
+        visit<LOG>(b, 0, b.positions, work, workspace, [&](int64_t position, int64_t n) {
+            for (int64_t r = 0; r < n; ++r) {
+                double *top = moment + shift_row(b, s, position + r);
+                for (int64_t j = 0; j < card; ++j) top[j] = std::max(top[j], workspace.block[r * card + j]);
             }
-            if (eps == 0.0) return;
-            exponentials(x, n * card);
-            for (int64_t r = 0; r < n; ++r)
-                for (int64_t j = 0; j < card; ++j) totals[j] += x[r * card + j];
         });
-        for (int64_t j = 0; j < card; ++j)
-            if (eps > 0.0 && moment[j] > -INF) moment[j] += eps * std::log(totals[j]);
+        if (eps == 0.0) return;
+        visit<LOG>(b, 0, b.positions, work, workspace, [&](int64_t position, int64_t n) {
+            double *x = workspace.block;
+            for (int64_t r = 0; r < n; ++r) {
+                const double *top = moment + shift_row(b, s, position + r);
+                for (int64_t j = 0; j < card; ++j) {
+                    double base = top[j] > -INF ? top[j] : 0.0;
+                    x[r * card + j] = (x[r * card + j] - base) / eps;
+                }
+            }
+            exponentials(x, n * card);
+            for (int64_t r = 0; r < n; ++r) {
+                double *total = totals.data() + shift_row(b, s, position + r);
+                for (int64_t j = 0; j < card; ++j) total[j] += x[r * card + j];
+            }
+        });
+        for (int64_t k = 0; k < size; ++k)
+            if (moment[k] > -INF) moment[k] += eps * std::log(totals[k]);
+    }
+
+    // Where the shift of step s is, from its first entry, at a position of the separator.
+    int64_t shift_row(const Bucket &b, int64_t s, int64_t position) const {
+        int64_t i = 0, row = 0;
+        while (b.place[i] != program.shift_at[s]) ++i;
+        for (int64_t axis = b.axes - 1; axis >= 0; --axis) {
+            row += position % b.size[axis] * b.step(i, axis);
+            position /= b.size[axis];
+        }
+        return row;
     }
 };
 

@@ -41,7 +41,7 @@ void check(const Term &t, const Model &m) {
     for (int32_t j : t.indices.narrow) require(j >= 0 && j < t.features, "a compressed index is no feature.");
 }
 
-// Marginals lie one behind the other as the tables do: `length` numbers from `from` on add to those from `to` on.
+// A run of marginals that are contiguous, and whose tables are: `length` numbers at `from` are added to those at `to`.
 struct Run {
     int64_t from, to, length;
 };

@@ -90,22 +90,21 @@ public:
     }
 
 private:
-    // Whether every positive number counts, however small: where a table forbids something a state that is far behind
-    // may be the only one left later, and at eps_y > eps_h a row that is far behind comes closer when it is raised to
-    // eps_h / eps_y.
+    // Whether every positive number counts, however small: where a table forbids something, a state of tiny probability
+    // may be the only one left later, and at eps_y > eps_h a tiny row grows when it is raised to eps_h / eps_y.
     bool strict() const { return roles_.has_forbidden || eps_.y > eps_.h; }
 
     // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product
     // of e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1
-    // factors, which must not underflow. Else it is the smallest sum of a belief: what underflowed (1e-308) beside such
-    // a sum may gain exp(range) on its way to the parent, and with rows as much again against other rows, and must then
-    // be nothing beside what was kept.
+    // factors, which must not underflow. Otherwise it is the smallest sum of a belief: a term that underflowed (1e-308)
+    // beside such a sum may gain exp(range) in the message to the parent, and with rows as much again against other
+    // rows, and must still be negligible.
     double trusted() const {
         if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_children + 1));
         if (roles_.has_rows) return std::max(1e-250, 1e-270 * std::exp(2 * roles_.range));
         return std::max(1e-250, 1e-290 * std::exp(roles_.range));
     }
-    // Tables must not range over more than numbers do, and powers of rows must neither overflow nor lose their digits.
+    // The range of tables must not exceed that of doubles, and powers of rows must neither overflow nor lose digits.
     bool may_scale() const {
         bool powers = roles_.has_rows && eps_.y > 0;
         if (powers && eps_.h > STEEPEST * eps_.y) return false;
@@ -117,7 +116,7 @@ private:
         value_ = V{};
         least_ = all<V>(1.0);
         nodes_.back().u[0] = V{};
-        for (Node<V> &node : nodes_)  // by themselves: many exponentials are under way at a time
+        for (Node<V> &node : nodes_)  // in a loop of their own, so that many exponentials overlap
             if (node.ready && node.present) enter<A>(node);
         for (Node<V> &node : nodes_) {
             if (node.plain) send_upward<A, true>(node);
@@ -141,7 +140,7 @@ private:
             form_belief<A, plain>(node);
             V gain = A::normalise(node, role, eps_, strict_, least_);
             if (node.parent >= 0) A::push(node, role, eps_, work_);
-            if (A::scaled) gain += node.table.top;
+            if (A::scaled) gain += node.table->top;
             value_ += pick(role.present & ~by_maxima, gain, V{});
         }
         if (role.present & ~role.multiplies) A::close(node, role, eps_, nodes_[node.parent].u, least_, work_);
@@ -191,6 +190,12 @@ private:
         }
     }
     template <class A, bool plain> INLINE void descend(Node<V> &node, V mass) {
+        if constexpr (plain && A::scaled) {
+            int first = node.children, count = node.children_end - first;
+            bool in_registers = eps_.y > 0 && !strict_;
+            if (in_registers && count == 1) return A::pull_through(node, roles_.child(first));
+            if (in_registers && count == 2) return A::pull_through(node, roles_.child(first), roles_.child(first + 1));
+        }
         V *pairs = node.slot >= 0 ? pairs_ + pair_at_[node.slot] : nullptr;
         A::pull(node, role_of<plain>(node), eps_, nodes_[node.parent], mass, strict_, pairs, work_);
         derive_all<A, plain>(node);
@@ -215,6 +220,7 @@ private:
         }
     }
     template <class A, bool plain> INLINE void derive_all(Node<V> &node) {
+        if (A::maxima(eps_)) return;  // best states are chosen, nothing is derived
         if (A::scaled && eps_.y == 0) return choose_rows(node);
         const V *b = node.e;  // the product of the factors before a child
         V *to = work_;

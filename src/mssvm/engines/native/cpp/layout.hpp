@@ -53,7 +53,7 @@ struct Family {
     double eps_y, eps_h;
     int64_t side;     // 0: costs are added to scores, marginals are written; 1: no costs, marginals are subtracted
     int64_t abreast;  // whether members run in lanes
-    int64_t copies;   // eps_h / eps_y if hidden variables may be copied so often (`copies.hpp`), else 0
+    int64_t copies;   // eps_h / eps_y if hidden variables may run as that many copies (`copies.hpp`), else 0
 
     int positions() const { return int(parent.size); }
     int slots() const { return int(shapes.size / 3); }
@@ -82,7 +82,7 @@ struct ForestCall {
     Floats value;                    // (side, instance)
     Floats mu_unary, mu_tables;
     Ints ran;     // added to: how many members ran with copies, in Scaled and in Scores
-    Ints cursor;  // side and task to begin with; written: those to go on with
+    Ints cursor;  // side and task to begin with; written: those to continue with
     int64_t threads;
 
     int64_t instances() const { return value.size / 2; }

@@ -9,7 +9,7 @@
 
 namespace mssvm {
 
-// Members of a family that run together, one a lane; lanes without a member have none of the positions.
+// Members of a family that run together, one per lane; lanes without a member have none of the positions.
 template <class V> struct Group {
     static constexpr int lanes = Of<V>::lanes;
     int64_t member[lanes];

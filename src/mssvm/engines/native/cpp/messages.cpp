@@ -1,4 +1,4 @@
-// Belief propagation, as Python calls it: potentials, the start of messages, sweeps, and what messages say.
+// Belief propagation, as Python calls it: potentials, the start of messages, sweeps, and beliefs.
 #include "messages.hpp"
 
 #include "graphs.hpp"
@@ -29,8 +29,8 @@ void exponentiate(double *x, int64_t n) {
     for (; e < n; ++e) x[e] = mssvm::exp(x[e]);
 }
 
-// Largest and smallest entries of tables that begin at `starts`; with `out`, exp((table - top) / unit), one table
-// behind the other from `at` on.
+// Largest and smallest entries of tables that begin at `starts`; with `out`, exp((table - top) / unit), one table after
+// the other from `at` on.
 struct TableCall {
     int64_t bytes;
     Floats tables;
@@ -393,7 +393,7 @@ void beliefs(const BeliefCall &call) {
     });
 }
 
-// --- what messages say ---
+// --- beliefs ---
 
 struct DecodeCall {
     int64_t bytes;

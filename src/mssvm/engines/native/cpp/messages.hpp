@@ -3,12 +3,13 @@
 // A factor has slots, one for each of its variables; a slot holds the message from the factor to that variable. Two
 // algebras hold messages: `Probabilities` (scaled.hpp; pairwise factors, one temperature, maxima beside it, L instances
 // side by side or one) and `Scores` (scores.hpp; any factors, any two temperatures, any range). Both are swept by
-// `sweep_all` below. Probabilities know the smallest number that a sweep relied on: an instance for which that is not
-// to be trusted goes back to the messages it had before the call and on in scores.
+// `sweep_all` below. Probabilities record the smallest number that a sweep relied on: an instance for which that cannot
+// be trusted returns to the messages it had before the call, and continues in scores.
 //
-// The change of a message is measured in logarithms, in units of the temperature. Of probabilities that is dear, so
-// their own change is looked at first; where tables are so strong that a probability can be tiny (`weak` says where
-// they are not), an instance has converged only when a further sweep shows that logarithms rest as well.
+// The change of a message is measured in logarithms, in units of the temperature. For probabilities that is expensive,
+// so the change of the probabilities themselves is tested first; where tables are so strong that a probability can be
+// tiny (`weak` says where they are not), an instance has converged only when a further sweep shows that logarithms have
+// converged as well.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -105,7 +106,7 @@ inline void check_instances(const Wiring &w, const Ints &instances) {
     for (int64_t b : instances) require(b >= 0 && b < w.instances(), "an instance is not in the batch.");
 }
 
-// A factor is settled if at most one of its variables is not held: what it says will not change.
+// A factor is settled if at most one of its variables is not held: its messages will not change.
 inline bool settled(const Wiring &w, const RunArrays &run, int64_t f) {
     if (run.held.empty()) return false;
     int64_t free = 0;
@@ -124,7 +125,7 @@ struct Sweeping {
     Floats scaled_tables;
 
     bool maximal(int64_t i) const { return eps_y == 0.0 && outputs[i]; }
-    // What counts as one in changes of scores.
+    // The unit in which changes of scores are measured.
     double one() const {
         if (eps_y > 0.0 && eps_h > 0.0) return eps_y < eps_h ? eps_y : eps_h;
         if (eps_y > 0.0 || eps_h > 0.0) return eps_y + eps_h;

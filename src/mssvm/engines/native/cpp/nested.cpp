@@ -24,24 +24,29 @@ void check_nested(const ChainCall &c) {
 
 }  // namespace
 
-// Messages from later variables unless they are there, then sweeps forwards and backwards; `value` is the bound after the last of them.
+// Messages from later variables unless they are there, then sweeps forwards and backwards; `value` is the bound after
+// the last of them.
 MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
-        const ChainLayout &a = *c.layout;
-        return each_task(c, NestedChains<0, Rule::scores>::room(a), [&](auto rule, int64_t first, int64_t end, Vec *room) {
+        int64_t vectors = NestedChains<0, Rule::scores>::room(*c.layout);
+        return each_task(c, vectors, [&](auto rule, Share &share, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima)
+            if constexpr (sums != Rule::maxima) {
                 for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
                     bool last = sweep == c.sweeps, update = sweep > 0;
-                    for (int64_t g = first; update && g < end; ++g)
-                        with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g, true); });
-                    for (int64_t g = end - 1; g >= first; --g) {
-                        Vec bound = with_states<sums>(c, g, room, [&](auto chains) { return chains.backward(g, update, last); });
-                        for (int i = 0; last && i < L; ++i)
-                            if (a.variable[g * L + i] >= 0) c.value[c.owner[a.variable[g * L + i]]] += bound[i];
-                    }
+                    if (update)
+                        share.forward([&](int64_t g) {
+                            with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g, true); });
+                        });
+                    share.backward([&](int64_t g) {
+                        Vec bound = with_states<sums>(c, g, room,
+                                                      [&](auto chains) { return chains.backward(g, update, last); });
+                        if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
+                    });
                 }
+                add_bounds(c, share);
+            }
         });
     });
 }
@@ -51,12 +56,13 @@ MSSVM_API mssvm_nested_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
         require(c.eps > 0, "marginals at eps_y = 0 are not read.");
-        const ChainLayout &a = *c.layout;
-        return each_task(c, NestedChains<0, Rule::scores>::room(a), [&](auto rule, int64_t first, int64_t end, Vec *room) {
+        int64_t vectors = NestedChains<0, Rule::scores>::room(*c.layout);
+        return each_task(c, vectors, [&](auto rule, Share &share, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima)
-                for (int64_t g = first; g < end; ++g)
-                    with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); });
+            if constexpr (sums != Rule::maxima) {
+                share.forward([&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); }); });
+                add_readings(c, share);
+            }
         });
     });
 }

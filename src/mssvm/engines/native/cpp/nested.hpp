@@ -1,26 +1,31 @@
 // The decomposition bound at two temperatures: sum_c PS_y[eps_y rho_c] PS_h[eps_h rho_c] theta_c, every chain exact.
 //
-// Layout and order are those of trws.hpp. The scores of variable i in chain c are u_c = rho_c u_i + d_c with shifts d_c that
-// add up to zero over the chains and what is left of i; sweeps change the shifts. Hidden variables are summed before the
-// outputs around them are, so messages to a hidden variable have a row for every state a of the last output passed:
+// Layout and order are those of trws.hpp. The scores of variable i in chain c are u_c = rho_c u_i + d_c with shifts d_c
+// that add up to zero over the chains and what is left of i; sweeps change the shifts. Hidden variables are summed
+// before the outputs around them are, so messages to a hidden variable have a row for every state a of the last output
+// passed:
 //
 //     F(a, x): the best (eps_y) of everything before that output, with it in state a, and the sum (eps_h) of what lies
-//              between, as a function of x. One row where there is no output; messages to an output have their rows summed.
+//              between, as a function of x. One row where there is no output; messages to an output have their rows
+//              summed.
 //
 // With F from one side and B from the other a hidden variable of chain c has
 //
-//     Z(a, b) = PS[eps_h rho] over x of F(a, x) + u_c(x) + B(b, x),    p(a, b) ~ exp(Z / (eps_y rho)),    mu_c = sum p p(x | a, b)
+//     Z(a, b) = PS[eps_h rho] over x of F(a, x) + u_c(x) + B(b, x),    p(a, b) ~ exp(Z / (eps_y rho))
+//     mu_c(x) = sum_{a, b} p(a, b) p(x | a, b)
 //
-// and an output mu_c ~ exp((F + u_c + B) / (eps_y rho)). A sweep visits variables in order and moves their shifts towards
-// equal marginals in all chains: for outputs to the minimum. For hidden variables, with eps = min(eps_y, eps_h),
+// and an output mu_c ~ exp((F + u_c + B) / (eps_y rho)). A sweep visits variables in order and moves their shifts
+// towards equal marginals in all chains: for outputs to the minimum. For hidden variables, with eps = min(eps_y,
+// eps_h),
 //
 //     PS(u_c + d) - PS(u_c)  <=  eps rho_c log sum_x mu_c(x) exp(d(x) / (eps rho_c))        (power means rise)
 //
-// and the minimum of the sum of the right sides is taken: d_c = eps rho_c (log b - log mu_c), log b = sum_c rho_c log mu_c.
-// So the bound never rises; with equal temperatures this is TRW-S.
+// and the minimum of the sum of the right sides is taken: d_c = eps rho_c (log b - log mu_c), log b = sum_c rho_c log
+// mu_c. So the bound never rises; with equal temperatures this is TRW-S.
 //
-// A row of a message is its level and its entries. By the rule `scores` levels are zero and entries scores; by `scaled`,
-// where tables are safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of one.
+// A row of a message is its level and its entries. By the rule `scores` levels are zero and entries scores; by
+// `scaled`, where tables are safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of
+// one.
 #pragma once
 #include "trws.hpp"
 
@@ -110,7 +115,8 @@ public:
             int filled = sender_rows(s), width = hidden_ ? k_ + 1 : k_, n = hidden_ ? rows_ : 1;
             for (int r = 0; r < filled; ++r) {
                 if (hidden_) from_[r * width] -= top;
-                else for (int x = 0; x < k_; ++x) from_[x] -= top;
+                else
+                    for (int x = 0; x < k_; ++x) from_[x] -= top;
             }
             for (int r = filled; r < n; ++r) no_row(from_ + r * width, k_);
             put(s, a_.reverse_read, call_.read.data, n * width, from_);
@@ -119,8 +125,7 @@ public:
             int64_t v = a_.variable[g_ * L + i];
             if (v < 0) continue;
             for (int x = 0; x < k_; ++x) call_.mu_unary[call_.unary_ptr[v] + x] = mean_[x][i];
-            double &most = call_.residual[call_.owner[v]];
-            most = std::max(most, apart[i]);
+            call_.by_lane[g_ * L + i] = apart[i];
         }
     }
 
@@ -135,7 +140,7 @@ private:
     Cells message(int64_t s) const { return vectors(call_.messages) + a_.message_at[s]; }
     Unaligned *shift(int64_t s) const { return (Unaligned *)call_.shifts.data + a_.shift_at[s]; }
     static constexpr bool scaled = rule == Rule::scaled;
-    // Rows of the message of a slot; no slot has one row, which says nothing.
+    // Number of rows of the message of a slot; without a slot there is one row, of a uniform message.
     int rows(int64_t s) const { return s >= 0 && hidden_ ? rows_ : 1; }
     Vec entry(int64_t s, Cells m, int x) const { return s < 0 ? Vec{} : Vec(m[x]); }
     Vec level(int64_t s, Cells m, int row) const { return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]); }
@@ -203,7 +208,7 @@ private:
         return Vec{};
     }
 
-    // exp((v - top) / tau) of scores, and their largest; of two numbers one exponential says all.
+    // exp((v - top) / tau) of scores, and their largest; two numbers need one exponential.
     static INLINE Vec relative(const Vec *v, int k, Vec tau, Vec *out) {
         Vec top = finite(largest_of(v, k)), unit = 1.0 / tau;
         if constexpr (K == 2) {
@@ -282,8 +287,8 @@ private:
             }
     }
 
-    // The same without logarithms, for entries that are probabilities. With S(a, b) = sum_x u(x) F(a, x) B(b, x), levels
-    // as factors l(a) = exp(level / (eps_y rho)) and n = eps_h / eps_y,
+    // The same without logarithms, for entries that are probabilities. With S(a, b) = sum_x u(x) F(a, x) B(b, x),
+    // levels as factors l(a) = exp(level / (eps_y rho)) and n = eps_h / eps_y,
     //
     //     p(a, b) ~ l(a) l(b) S^n,    mu(a, x) ~ u(x) F(a, x) sum_b l(a) l(b) S^(n - 1) B(b, x)
     //
@@ -340,7 +345,8 @@ private:
         return relative(own, K, tau, out);
     }
 
-    // Levels as factors exp(level / tau), of which the highest is zero, and entries of a message; ones where there is none.
+    // Levels as factors exp(level / tau), of which the highest is zero, and entries of a message; ones where there is
+    // none.
     template <int m> INLINE void rows_of(int64_t s, Vec tau, Vec *factors, Vec *entries) const {
         if constexpr (m == 1) {
             factors[0] = all<Vec>(1.0);
@@ -466,7 +472,8 @@ private:
 
     int sender_rows(int64_t s) const { return rows(a_.partner[s]); }
 
-    // The message along slot s, from the other slot of its chain and the variable; what normalising took off.
+    // Sends the message along slot s, from the other slot of its chain and the variable; returns what normalising
+    // subtracted.
     Vec send(int64_t s) {
         take_own(s);
         int64_t behind = a_.partner[s];
@@ -582,7 +589,7 @@ private:
         return power_sum(own_, k_, tau);
     }
 
-    // Entries with a largest of one (scaled), or as they are; the level that was taken off.
+    // Normalises entries to a largest of one (scaled), or leaves them as they are; returns the level subtracted.
     static INLINE Vec settle(Vec *entries, int n, Vec tau) {
         Vec top = largest_of(entries, n);
         if constexpr (scaled) {
@@ -601,7 +608,8 @@ private:
             const int32_t *at = a_.scaled.data + s * L;
             const double *tables = call_.scaled.data;
             if (a_.tied[s]) {
-                work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + 1 + entry]); }, all<Vec>(tables[at[0]]));
+                work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + 1 + entry]); },
+                     all<Vec>(tables[at[0]]));
             } else {
                 auto gathered = [=](int64_t entry) ALWAYS {
                     Vec v;
@@ -619,11 +627,12 @@ private:
         const int32_t *at = a_.table.data + s * L;
         const double *tables = call_.tables.data;
         if (a_.tied[s]) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
-        else work([=](int64_t entry) ALWAYS {
-            Vec v;
-            for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
-            return v;
-        });
+        else
+            work([=](int64_t entry) ALWAYS {
+                Vec v;
+                for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
+                return v;
+            });
     }
 
     // Marginals of the factor to an earlier neighbour, after marginals() of its chain here.
@@ -661,14 +670,14 @@ private:
     }
 
     static INLINE Vec ratio(Vec part, Vec whole, Vec tau) {
-        Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));  // above zero only where it is not used
+        Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));  // positive only in lanes that are not used
         return part > -INF && whole > -INF ? p : Vec{};
     }
 
     void add(int64_t s, int64_t entry, Vec pair) {
         const int32_t *to = a_.mu.data + s * L;
         for (int i = 0; i < L; ++i)
-            if (to[i] >= 0) call_.mu_tables[to[i] + entry] += pair[i];
+            if (to[i] >= 0) sums_at(call_, to[i])[entry] += pair[i];
     }
 
     void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent) {

@@ -1,4 +1,4 @@
-// Elimination orders: greedy min-fill with random ties, and what any order would take.
+// Elimination orders: greedy min-fill with random ties, the cost of a given order, and bounds on the cost of any.
 //
 // A graph is `neighbours[first[v] .. first[v + 1])` for every variable v, each edge in both directions; `weight` is the
 // log2 of a variable's cardinality and `kind` its place among the distinct cardinalities.
@@ -73,7 +73,7 @@ int64_t rows(const Rows &r) {
     return kept;
 }
 
-// --- what a given order takes ---
+// --- the cost of a given order ---
 
 // `later` has all variables in order, those that are eliminated first; `place` is its inverse (-1: not there).
 struct Separators {

@@ -1,8 +1,7 @@
 // A pool of threads for one call at a time: fixed blocks, taken in order by an atomic counter.
 //
-// Calls often follow one another within microseconds, and the system takes as long to wake a thread as a short call
-// runs: threads look for work for a while (PATIENCE) before they sleep, if every one of them has a processor of its
-// own.
+// Calls often follow one another within microseconds, and waking a thread takes as long as a short call. Threads
+// therefore spin for a while (PATIENCE) before they sleep, if there is a processor for each of them.
 //
 // Which thread runs a block never changes what the block computes, so results have the same bits on any number of
 // threads. A forked child starts a pool of its own: threads do not survive a fork.
@@ -37,13 +36,36 @@ inline void relax() {
 class Pool {
 public:
     // Runs work(block) for block = 0 .. blocks - 1 on up to `threads` threads, the caller's among them. The error of
-    // the lowest failed block is thrown when all threads have come to rest.
+    // the lowest failed block is thrown when all threads have finished.
     void run(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
         std::unique_lock<std::mutex> busy(exclusive_, std::try_to_lock);
-        if (threads <= 1 || blocks <= 1 || !busy.owns_lock()) {  // a pool at work: the caller's thread does it all
+        if (threads <= 1 || blocks <= 1 || !busy.owns_lock()) {  // the pool is busy: the caller runs all blocks
             for (int64_t block = 0; block < blocks; ++block) work(block);
             return;
         }
+        share(blocks, threads, work);
+    }
+
+    // Runs work(member, members) for all members at the same time, so that they may wait for one another: on `threads`
+    // threads, or with a single member if the pool is busy. Members must not throw.
+    void together(int threads, const std::function<void(int, int)> &work) {
+        std::unique_lock<std::mutex> busy(exclusive_, std::try_to_lock);
+        if (threads <= 1 || !busy.owns_lock()) return work(0, 1);
+        share(threads, threads, [&](int64_t member) { work(int(member), threads); });
+    }
+
+    ~Pool() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (std::thread &thread : threads_) thread.join();
+    }
+
+private:
+    // With the pool held: blocks are taken in order by the caller and its helpers.
+    void share(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
         int helpers = int(std::min<int64_t>(threads, blocks)) - 1;
         {
             std::lock_guard<std::mutex> lock(mutex_);
@@ -68,16 +90,6 @@ public:
         if (error_) std::rethrow_exception(error_);
     }
 
-    ~Pool() {
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            stop_ = true;
-        }
-        wake_.notify_all();
-        for (std::thread &thread : threads_) thread.join();
-    }
-
-private:
     void serve(int id) {
         uint64_t seen = 0;
         for (;;) {
@@ -94,7 +106,7 @@ private:
         }
     }
 
-    // Until it is so, or for as long as patience lasts: whoever asks looks again under the lock.
+    // Spins until ready() or for PATIENCE; the caller has to check again under the lock.
     template <class Ready> void wait_until(Ready ready) const {
         auto end = std::chrono::steady_clock::now() + PATIENCE;
         while (patient_ && !ready()) {
@@ -113,7 +125,7 @@ private:
                     failed_ = block;
                     error_ = std::current_exception();
                 }
-                next_ = blocks_;  // nobody begins another block
+                next_ = blocks_;  // no thread begins another block
             }
         }
     }
@@ -150,6 +162,8 @@ inline Pool &pool() {
     }
     return *current;
 }
+
+inline void together(int threads, const std::function<void(int, int)> &work) { pool().together(threads, work); }
 
 inline void parallel_for(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
     pool().run(blocks, threads, work);

@@ -76,7 +76,7 @@ private:
         return call_.tables[other.table + x * other.stride + other_x * other.other_stride];
     }
 
-    // i has moved: it, its neighbours, and the regions they were found in are to be looked at again.
+    // After a move of i: marks it, its neighbours, and the regions they were found in to be tried again.
     void touch(int64_t i) {
         wake(i);
         for (int64_t k = w_.near_ptr[i]; k < w_.near_ptr[i + 1]; ++k) wake(across(w_.near[k]).variable);

@@ -36,25 +36,25 @@ template <class V> struct Role {
 
 // A position of a forest, and its message to its parent. `forest.hpp` has the mathematics of u, e, b, t and s.
 template <class V> struct Node : Role<V> {
-    int parent;  // -1: the position above all roots
-    int k, c;    // its states x, and those of its parent, z
-    int slot;    // -1: no table
-    bool flip;   // the table's rows are the parent's states
-    Table table;
+    int parent;                  // -1: the position above all roots
+    int k, c;                    // its states x, and those of its parent, z
+    int slot;                    // -1: no table
     int children, children_end;  // in `Roles::children`
 
+    bool flip;   // the table's rows are the parent's states
     bool ready;  // no message is added to its scores
     bool plain;  // it and the messages that it gets are `Role::plain`
+    const Table *table;
 
-    V scale;  // of the message
-    V row;    // at eps_y = 0, the best row of its belief
-    V state;  // at eps_y = 0, the state of an output
     V *u;     // (x) scores; after the downward pass its marginals
     V *e;     // (x) exponentials of the scores
     V *b;     // (row, x) belief; the array of e where no message multiplies it
     V *t;     // (row, x) derivative by the belief; one array for all positions
     V *s;     // (row, z) message, then the derivative by it
     V *norm;  // (z) of a message that is added to scores
+    V scale;  // of the message
+    V row;    // at eps_y = 0, the best row of its belief
+    V state;  // at eps_y = 0, the state of an output
 
     V pair_at(V x, V z) const { return flip ? z * double(k) + x : x * double(c) + z; }
     V *pair(V *pairs, int x, int z) const { return pairs + (flip ? z * k + x : x * c + z); }
@@ -108,9 +108,7 @@ public:
 
     Roles(const Family &f, const Tables &tables) : f_(f), nodes(f.positions() + 1), masks_(f) {
         int n = f.positions();
-        for (int p = 0; p < n; ++p) children.push_back(p);
-        std::stable_sort(children.begin(), children.end(), [&](int a, int b) { return f.parent[a] < f.parent[b]; });
-        int next = 0;
+        list_children();
         for (int p = 0; p <= n; ++p) {
             Node<V> &node = nodes[p];
             bool top = p == n;
@@ -121,16 +119,12 @@ public:
             if (!top && !root) node.c = int(f.card[f.parent[p]]);
             node.slot = top ? -1 : int(f.slot[p]);
             node.flip = !top && f.flip[p];
-            if (root) node.table = tables.from_root();
-            else if (!top) node.table = tables(node.slot, node.flip);
-            node.children = next;
-            while (next < n && f.parent[children[next]] == p) ++next;
-            node.children_end = next;
+            node.table = root || top ? &tables.from_root() : &tables(node.slot, node.flip);
             most_children = std::max(most_children, node.children_end - node.children);
         }
     }
 
-    // Sets roles and rows for some members, one a lane; false if they are those of the last call.
+    // Sets roles and rows for some members, one per lane; false if they are those of the last call.
     bool set(const int64_t *members, int count, bool scaled) {
         if (!masks_.read(members, count) && scaled == scaled_) return false;
         scaled_ = scaled;
@@ -143,6 +137,19 @@ public:
     Node<V> &child(int i) { return nodes[children[i]]; }
 
 private:
+    // Lists the children of every position, in order, position by position.
+    void list_children() {
+        for (int64_t parent : f_.parent) ++nodes[parent].children_end;
+        int next = 0;
+        for (Node<V> &node : nodes) {
+            node.children = next;
+            next += node.children_end;
+            node.children_end = node.children;
+        }
+        children.resize(f_.positions());
+        for (int p = 0; p < f_.positions(); ++p) children[nodes[f_.parent[p]].children_end++] = p;
+    }
+
     void set_masks() {
         int n = f_.positions();
         bool one_temperature = f_.eps_y == f_.eps_h;
@@ -189,7 +196,7 @@ private:
                 node.plain &= below.multiplies == full<V> && below.parent_rows == 1;
             }
             node.message_rows = node.opens ? std::max(node.rows, node.k) : node.rows;
-            node.parent_rows = 1;  // until its parent says more
+            node.parent_rows = 1;  // until its parent is visited
             node.plain &= static_cast<const Role<V> &>(node) == Role<V>::plain();
         }
     }
@@ -201,9 +208,9 @@ private:
         for (const Node<V> &node : nodes) {
             has_rows |= node.rows > 1 || node.message_rows > 1;
             if (node.slot < 0) continue;
-            has_forbidden |= node.table.has_forbidden;
-            if (node.present & ~node.output_edge) range = std::max(range, node.table.range_h);
-            if (node.output_edge && f_.eps_y > 0) range = std::max(range, node.table.range_y);
+            has_forbidden |= node.table->has_forbidden;
+            if (node.present & ~node.output_edge) range = std::max(range, node.table->range_h);
+            if (node.output_edge && f_.eps_y > 0) range = std::max(range, node.table->range_y);
         }
     }
 

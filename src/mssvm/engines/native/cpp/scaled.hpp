@@ -7,8 +7,8 @@
 // with E = exp((theta - max theta) / unit), psi_i = exp((theta_i - max theta_i) / unit), and messages that sum to one.
 // No number is above one, so a product that underflows is below 1e-307 and is missing from a sum. A sweep relies on the
 // entries of new messages before they are normalised, and on the largest product by which a maximised variable chooses
-// its state. While all of these are above TRUSTED, the missing products are below rounding. Otherwise the instance goes
-// on in scores.
+// its state. While all of these are above TRUSTED, the missing products are below rounding. Otherwise the instance
+// continues in scores.
 //
 // The vector type V has L instances of one graph with the same tables in its lanes, or is a double for one instance.
 // Roles and held variables may differ between lanes; lane masks say where.
@@ -21,14 +21,14 @@
 namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
-// Up to so many other messages, a cavity is their product, multiplied anew. With more, the product of all messages is
+// Up to this number of other messages, a cavity is computed as their product. With more, the product of all messages is
 // stored, and the cavity is that product divided by one message.
 constexpr int MOST_OTHERS = 5;
 // Largest number of states for which updates are compiled with that number as a constant. Beyond it, the update of one
 // instance has vectors along the rows of a table, and the number of vectors is the constant.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
 template <class V> constexpr int most_vectors = std::is_same_v<V, double> ? 4 : 0;
-// The same limit for one instance whose variables have so many factors that products of messages take most of the time.
+// The same limit for one instance whose variables have many factors, where products of messages take most of the time.
 constexpr int LARGEST_SQUARE_OF_MANY = 3, MANY_FACTORS = 4;
 constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
 
@@ -56,7 +56,7 @@ struct Step {
     int32_t shape;  // K > 0: both variables have K states; -C: theirs fill C vectors; 0: any others, see `update_for`
 };
 
-// A variable with so many factors that the product of all messages to it is stored.
+// A variable with more factors than MOST_OTHERS allows: the product of all messages to it is stored.
 struct Hub {
     int32_t state, card, messages, count;
 };
@@ -122,7 +122,7 @@ private:
         End out{int32_t(i - first), state_place[i - first], message_place[s - first_slot],
                 int32_t(w.card(i)), int32_t(others.size()), -1};
         if (w.degree(i) - 1 > MOST_OTHERS) return out;
-        // Without a branch: which of them is the own one is hard to foresee.
+        // Without a branch, which would be hard to predict.
         size_t end = others.size();
         others.resize(end + w.degree(i));
         for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) {
@@ -137,8 +137,8 @@ private:
 
 // --- one factor ---
 
-// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in
-// memory as Items: V themselves, or one by one, then those of the next state are so far `apart`.
+// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers are stored
+// as Items: as vectors V, or one by one, with those of consecutive states `apart` numbers from each other.
 template <class V, class Item = V> struct Lanes {
     const double *tables;
     const Item *psi, *from;
@@ -174,8 +174,9 @@ template <class W> struct Marks {
     }
 };
 
-// Numbers of states are read one by one in lanes, and L at a time of one instance with many states: W is V or Vec. What
-// is behind the last state is zero, or, after a product with a table, anything finite: `only` makes it `other`.
+// Numbers of states are read one by one in lanes, and L at a time of one instance with many states: W is V or Vec.
+// Entries beyond the last state are zero, or, after a product with a table, arbitrary but finite: `only` makes them
+// `other`.
 template <class W, class V> INLINE W read(const V *from) {
     if constexpr (std::is_same_v<W, V>) return *from;
     else return *(const Unaligned *)from;
@@ -428,12 +429,12 @@ INLINE void finish(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &e
         rise = larger(moved, rise);
         fall = smaller(moved, fall);
         if (plain) return;
-        if (lanes.look)  // behind the last state zero by one
+        if (lanes.look)  // zero by one beyond the last state
             marks.log_change = larger(absolute(moved) / only(count, smaller(v, before), all<W>(1.0)), marks.log_change);
         if (!keep_product) return;
         Item *product = lanes.of_state(lanes.product + end.state, x);
         W all_of_them = read<W>(n + x) * v;
-        // What is lost of a product that underflows would be divided by a small message later.
+        // A product that underflows would later be divided by a small message.
         marks.least = smaller(of_state(lanes.psi + end.state, x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
         if constexpr (std::is_same_v<W, V>)
             if (fixed) all_of_them = pick(fixed, read<W>(product), all_of_them);
@@ -472,7 +473,7 @@ INLINE void update(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &
         V *to_j = K ? more : told + size, *told_j = to_j + size, *spare = told_j + size;
         unsigned both = role_i & role_j, only_i = role_i & ~role_j, only_j = role_j & ~role_i;
         const V *from_i = n_i, *from_j = n_j;
-        // A maximal variable hears from a summed one before it answers by its best state.
+        // A maximised variable receives the message of a summed one before it sends that of its best state.
         if (only_i) {
             send<K, true>(table, n_j, ki, kj, both, to, spare);
             point(marks, only_i, n_i, to, ki, told);
@@ -491,7 +492,7 @@ INLINE void update(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &
 
 // --- one factor of one instance, in registers ---
 
-// States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
+// States in C vectors; entries beyond the last state are zero in potentials, messages and cavities.
 template <int C> using States = Vec[C];
 
 // `only` of vector c: all before the last one are full.
@@ -676,7 +677,7 @@ template <class V, class Item, Roles roles, bool plain, int K = largest_square<V
     } else {
         // With vectors along rows, what `plain` spares counts for little.
         if (shape == K) return update_while < V, Item, K, roles, plain && K >= 0 > ;
-        return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
+        return update_for < V, Item, roles, plain, K == 2 ? 0 : K - 1 > (shape);
     }
 }
 
@@ -706,7 +707,7 @@ public:
         graph_ = &graph;
         run_ = &run;
         how_ = &how;
-        // Vectors of states may end behind the last one.
+        // Vectors of states may end beyond the last one.
         psi_.resize(graph_->n_states + L);
         messages_.resize(graph_->n_messages + L);
         next_.resize(how.flooding ? graph_->n_messages + L : 0);
@@ -732,7 +733,7 @@ public:
         int64_t some = 0;
         for (int k = 0; k < lanes; ++k)
             if (joined >> k & 1) some = who[k];
-        // Lanes without an instance of their own repeat another one at first, and just go on later.
+        // Lanes without an instance start as copies of another one; their later contents do not matter.
         unsigned filled = first_ ? full<V> : joined;
         first_ = false;
         for (int k = 0; k < lanes; ++k) {
@@ -859,7 +860,7 @@ private:
         return w_->mu_at[first + step.factor] - w_->mu_at[first];
     }
 
-    // What exponentials left out.
+    // The scores that were subtracted before exponentials.
     double tops(int64_t b, const BeliefArrays &out) const {
         double total = 0.0;
         for (int64_t i = w_->var_ptr[b]; i < w_->var_ptr[b + 1]; ++i) total += top_of(*w_, *run_, i);

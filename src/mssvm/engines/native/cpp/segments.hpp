@@ -10,16 +10,15 @@
 //   E(b, c) = PS_c' [eps_y] alpha(b, c') + transition(c', c)      + first(b, c) + start(b)
 //
 // Where there is one temperature, or nothing hidden, pairs of label and hidden state are `kinds`, each with a G of its
-// own; A is a convolution over lengths, T K multiplications a kind and no exponential. With two temperatures, hidden
+// own; A is a convolution over lengths: T K multiplications per kind, and no exponential. With two temperatures, hidden
 // states that move, scores of segments or of spans, A is computed from rows of scores.
 //
-// The way back is the derivative of the recursion: from d value / d alpha(b, .), the weights of the power sum over a
-// give d value / d E(a, .). A site's marginal is the derivative of the segments that end behind it less that of the
-// segments that begin behind it. Memory: G, T numbers a kind, a window of K positions, and nothing of
-// size T K.
+// The backward pass is the derivative of the recursion: from d value / d alpha(b, .), the weights of the power sum over
+// a give d value / d E(a, .). A site's marginal is the derivative of the segments that end after it less that of the
+// segments that begin after it. Memory: G, T numbers per kind, a window of K positions, and nothing of size T K.
 //
-// Masks of sites are run lengths: a segment may not be longer than the sites behind it that allow its label, nor than
-// the distance to the last boundary that is known.
+// Masks of sites become run lengths: a segment may not be longer than the run of sites up to its end that allow its
+// label, nor than the distance to the last known boundary.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -270,7 +269,7 @@ private:
 
     // ------------------------------------------------------------------------------------ forward
 
-    // Rows of P are recomputed on the way back, from every `BLOCK`-th: additions in the same order give the same bits.
+    // The backward pass recomputes rows of P from every `BLOCK`-th: additions in the same order give the same bits.
     static constexpr int64_t BLOCK = 128;
 
     void forward(int64_t instance) {
@@ -317,8 +316,8 @@ private:
         value_ = power_sum<double>(int(C_), eps_, [&](int c) { return alpha_[c] + end(c); }, weights_.data());
     }
 
-    // A is stored where the marginals of sites (or of their kinds) will be: the way back reads a row of it for the last
-    // time just before it writes that row's marginals.
+    // A is stored where the marginals of sites (or of their kinds) will be: the backward pass reads a row of it for the
+    // last time just before it writes that row's marginals.
     void place_A(int64_t instance, int64_t kinds) {
         stride_ = kinds;
         if (call_.mu_unary.empty()) {
@@ -406,7 +405,7 @@ private:
         for (int64_t c = 0; c < C_; ++c) enter(b, c, log_transition(c));
     }
 
-    // A segment of label c may begin at position a, with this score behind it.
+    // A segment of label c may begin at position a, after this score.
     void enter(int64_t a, int64_t c, double score) {
         double e = score + first(a, c) + start_[a];
         if (rows_) {
@@ -575,7 +574,7 @@ private:
         weights_[first_largest(row_.data(), zeros(n), n)] = factor;
     }
 
-    // ------------------------------------------------------------------------------------ the way back
+    // ------------------------------------------------------------------------------------ backward
 
     void recall(int64_t b) {
         int64_t block = b / BLOCK;

@@ -105,7 +105,7 @@ int64_t search(const Search &c) {
             Decision last = decisions.back();
             decisions.pop_back();
             domains.undo(last.removed);
-            // The state is refuted; its variable had others, or it would not have been decided.
+            // The state is refuted; its variable has others, or it would not have been decided.
             domains.remove(last.state);
         }
     }

@@ -8,12 +8,12 @@ namespace {
 struct LoadCall {
     int64_t bytes;
     const ChainLayout *layout;
-    Floats scores;      // by state of the batch
+    Floats scores;  // by state of the batch
     Bytes8 allowed;
     Ints unary_ptr;
-    Floats unary;       // by group and state, in lanes
+    Floats unary;  // by group and state, in lanes
     Floats tables;
-    Ints table, size, scaled_at;  // of every table and weight: where it is read and written
+    Ints table, size, scaled_at;  // by pair of table and weight: where it is read, its size, where it is written
     Floats weight;
     Floats scaled;
     double eps, safe;  // range of a table in units of its temperature up to which it can be used in scaled form
@@ -31,8 +31,9 @@ template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_
 }
 
 constexpr int64_t TABLES_AT_A_TIME = 1 << 12;
+constexpr int64_t GROUPS_AT_A_TIME = 1 << 10;
 
-// Scaled tables; whether all of them are safe.
+// Writes the scaled tables; false if the range of one is too large.
 bool scale(const LoadCall &c) {
     int64_t blocks = (c.table.size + TABLES_AT_A_TIME - 1) / TABLES_AT_A_TIME;
     std::vector<uint8_t> safe(blocks, 1);
@@ -64,8 +65,10 @@ bool load(const LoadCall &c) {
     require(c.threads >= 1 && c.threads <= 4096, "threads are out of range.");
     int64_t groups = a.in_count.size;
     require(c.unary.size >= (groups ? a.state_at[groups] : 0) * L, "there is too little room for scores.");
-    parallel_for(a.task_ptr.size - 1, int(c.threads), [&](int64_t task) {
-        for (int64_t g = a.task_ptr[task]; g < a.task_ptr[task + 1]; ++g)
+    int64_t blocks = (groups + GROUPS_AT_A_TIME - 1) / GROUPS_AT_A_TIME;
+    parallel_for(blocks, int(c.threads), [&](int64_t block) {
+        int64_t end = std::min(groups, (block + 1) * GROUPS_AT_A_TIME);
+        for (int64_t g = block * GROUPS_AT_A_TIME; g < end; ++g)
             for (int64_t at = a.state_at[g]; at < a.state_at[g + 1]; ++at)
                 for (int i = 0; i < L; ++i) {
                     int64_t v = a.variable[g * L + i];
@@ -90,19 +93,18 @@ MSSVM_API mssvm_trws_load(const LoadCall *call) {
 MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, int64_t first, int64_t end, Vec *room) {
-            const ChainLayout &a = *c.layout;
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
             for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
                 bool last = sweep == c.sweeps;
-                for (int64_t g = first; g < end; ++g)
-                    with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g); });
-                for (int64_t g = end - 1; g >= first; --g) {
+                share.forward(
+                    [&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g); }); });
+                share.backward([&](int64_t g) {
                     Vec bound = with_states<sums>(c, g, room, [&](auto chains) { return chains.backward(g, last); });
-                    for (int i = 0; last && i < L; ++i)
-                        if (a.variable[g * L + i] >= 0) c.value[c.owner[a.variable[g * L + i]]] += bound[i];
-                }
+                    if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
+                });
             }
+            if (c.sweeps > 0) add_bounds(c, share);
         });
     });
 }
@@ -111,11 +113,12 @@ MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
 MSSVM_API mssvm_trws_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, int64_t first, int64_t end, Vec *room) {
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima)
-                for (int64_t g = first; g < end; ++g)
-                    with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); });
+            if constexpr (sums != Rule::maxima) {
+                share.forward([&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); }); });
+                add_readings(c, share);
+            }
         });
     });
 }
@@ -123,8 +126,8 @@ MSSVM_API mssvm_trws_read(const ChainCall *call) {
 MSSVM_API mssvm_trws_decode(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto, int64_t first, int64_t end, Vec *room) {
-            for (int64_t g = first; g < end; ++g) Chains<0, Rule::maxima>(c, room).decode(g);
+        return each_task(c, 8 * c.layout->widest, [&](auto, Share &share, Vec *room) {
+            share.forward([&](int64_t g) { Chains<0, Rule::maxima>(c, room).decode(g); });
         });
     });
 }

@@ -1,20 +1,23 @@
 // Sequential tree-reweighted messages (TRW-S) on monotone chains: block coordinate descent on the decomposition bound
 //
-//     PS[eps] theta  <=  sum_c PS[eps rho_c] theta_c  +  sum_i PS[eps l_i] theta_i,      l_i = 1 - sum_{c through i} rho_c
+//     PS[eps] theta  <=  sum_c PS[eps rho_c] theta_c  +  sum_i PS[eps l_i] theta_i
+//     l_i = 1 - sum_{c through i} rho_c
 //
 // of any pairwise graph at one temperature: sums at eps > 0, maxima at 0. Messages are scores. With G_i = u_i plus all
-// messages to i, the scores of variable i in chain c are rho_c G_i less the two messages to i along c, whatever the
-// messages are: the bound always holds. A sweep visits variables in order; at each
+// messages to i, the scores of variable i in chain c are rho_c G_i less the two messages to i along c; the bound holds
+// for any messages. A sweep visits variables in order; at each
 //
 //     M_ij(z) = PS[eps rho] over x of (rho G_i(x) - M_ji(x) + theta_ij(x, z))
 //
-// goes to its later neighbours (forwards) or to its earlier ones (backwards). That makes the marginals of i equal in all
-// chains through it, the minimum over the scores of i, so the bound never rises (Kolmogorov 2006; sums: Meltzer, Globerson
-// and Weiss 2009). Messages are normalised to a largest entry of zero; the bound after a sweep backwards is the sum of
-// what was taken off and of PS at the first variables of all chains.
+// goes to its later neighbours (forwards) or to its earlier ones (backwards). That makes the marginals of i equal in
+// all chains through it, which is the minimum over the scores of i, so the bound never rises (Kolmogorov 2006; sums:
+// Meltzer, Globerson and Weiss 2009). Messages are normalised to a largest entry of zero; the bound after a backward
+// sweep is the sum of the constants subtracted and of PS at the first variables of all chains.
 //
-// Variables of one level (the longest chain that ends there) are not neighbours. L of them, of one instance or of
-// several, are a group that runs in the lanes of a vector; a task is a list of groups in order, of some instances.
+// The level of a variable is the length of the longest chain that ends there; variables of one level are never
+// neighbours. L of them, of one or several instances, are a group that runs in the lanes of a vector; a task has the
+// groups of some instances, in the order of their levels. The groups of a level are distributed over bands, which
+// threads run; the groups of one level and band are a cell.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -24,26 +27,34 @@
 
 namespace mssvm {
 
-// How messages are summed: maxima; sums of scaled tables exp((theta - top) / (eps rho)), for tables whose range is SAFE;
-// sums of scores, for any.
+// How messages are computed: maxima; sums of scaled tables exp((theta - top) / (eps rho)), for tables of small range;
+// log-sums of scores, for any tables.
 enum class Rule { maxima, scaled, scores };
 
-// Groups, and their slots: one for every factor of their variables, those of earlier neighbours first. `variable`, `root`
-// and `left` are by group and lane; the last eight by slot and lane.
+// Groups, and their slots: one for every factor of their variables, those of earlier neighbours first. `variable`,
+// `root` and `left` are by group and lane; the last eight by slot and lane.
 struct ChainLayout {
     int64_t bytes;
-    Ints task_ptr, state_at, slot_ptr, in_count, variable;
-    Floats root;  // weight of PS[eps] G_i in the bound: of the chains that begin at i, and l_i
-    Floats left;  // l_i
-    Ints message_at;   // vector of the message's first state
-    Ints read_at;      // vectors of a slot to an earlier neighbour while marginals are read: message, then sender
-    Ints partner;      // slot by which the chain goes on at this variable, or -1
+    Ints task_ptr;         // cells of a task, by level and band
+    Ints bands;            // of a task
+    int64_t side_by_side;  // neighbours are in one band or in two side by side
+    Ints cell_ptr;         // groups of a cell
+    // Marginals that factors of several bands share are summed by band first: by task, where these partial sums are,
+    // and where they are added.
+    Ints partial_ptr, partial_at, partial_to;
+    Ints state_at, slot_ptr, in_count, variable;
+    Floats root;      // weight of PS[eps] G_i in the bound: of the chains that begin at i, and l_i
+    Floats left;      // l_i
+    Ints message_at;  // vector of the message's first state
+    Ints read_at;     // vectors of a slot to an earlier neighbour while marginals are read: message, then sender
+    Ints partner;     // slot through which the chain continues at this variable, or -1
     Shorts other_card;
     Bytes8 transposed;  // the variable is the second of the factor
     Bytes8 aligned;     // the reverse messages of all lanes lie side by side
     Bytes8 tied;        // all lanes have the same tables
-    Shorts reverse;     // number of the first state of the message against this one
-    Shorts reverse_read, table, scaled, mu, other;
+    Shorts reverse;     // index of the first entry of the opposite message
+    Shorts reverse_read, table, scaled, other;
+    Shorts mu;  // index of the first marginal; indices beyond the batch's are those of partial sums
     Floats rho;
     // For two temperatures (nested.hpp):
     Bytes8 hidden;        // by group
@@ -58,18 +69,25 @@ struct ChainCall {
     Floats unary;     // by group and state, in lanes; -inf where forbidden
     Floats tables;    // theta
     Floats scaled;    // top, then exp((theta - top) / (eps rho)), of every table and weight
-    Floats messages;  // changed by sweeps; the last vectors hold what lanes without a variable send
-    Floats read;      // room for marginals
+    Floats messages;  // changed by sweeps; the last vectors are where lanes without a variable write
+    Floats read;      // workspace of marginals
     Ints unary_ptr, owner;
-    Floats value;     // by instance
+    Floats value;  // by instance
     Floats mu_unary, mu_tables;
-    Floats residual;  // by instance: how far the marginals of a variable in two chains are apart, at most
+    Floats partial;   // sums of marginals by band
+    Floats by_lane;   // by group and lane: its contribution to the bound, or to the residual
+    Floats residual;  // by instance: the largest difference between marginals of a variable in two chains
     Ints states;      // by variable
-    Floats shifts;    // for two temperatures: of the variables' scores, by chain
+    Floats shifts;    // for two temperatures: shifts of the variables' scores, by chain
     double eps, eps_h;
     int64_t rule, sweeps, threads;
-    int64_t ready;    // for two temperatures: messages from later variables are those of the shifts
+    int64_t ready;  // for two temperatures: messages from later variables are up to date with the shifts
 };
+
+// Where the marginals of a slot are summed.
+inline double *sums_at(const ChainCall &c, int64_t mu) {
+    return mu < c.mu_tables.size ? c.mu_tables.data + mu : c.partial.data + (mu - c.mu_tables.size);
+}
 
 // K > 0: the number of states of the group's variables and of all their neighbours; 0: any.
 template <int K, Rule rule> class Chains {
@@ -88,7 +106,7 @@ public:
         }
     }
 
-    // With `measure`, what the group adds to the bound; else nothing.
+    // Returns the group's contribution to the bound if `measure`, else zero.
     Vec backward(int64_t g, bool measure) {
         const Vec *total = totals(g);
         Vec bound{};
@@ -105,7 +123,7 @@ public:
         return bound;
     }
 
-    // Marginals of the chains as they are after a sweep backwards: forwards with the scores of all variables held.
+    // Marginals of the chains after a backward sweep, by a forward pass that leaves the messages as they are.
     void read(int64_t g) {
         const Vec *total = totals(g);
         int k = card(g);
@@ -139,8 +157,7 @@ public:
             int64_t v = a_.variable[g * L + i];
             if (v < 0) continue;
             for (int x = 0; x < k; ++x) call_.mu_unary[call_.unary_ptr[v] + x] = mu[x][i];
-            double &most = call_.residual[call_.owner[v]];
-            most = std::max(most, apart[i]);
+            call_.by_lane[g * L + i] = apart[i];
         }
     }
 
@@ -173,7 +190,7 @@ private:
     static Vec lanes(const Floats &numbers, int64_t at) { return *(const Unaligned *)(numbers.data + at * L); }
     int card(int64_t g) const { return K ? K : int(a_.state_at[g + 1] - a_.state_at[g]); }
     int other(int64_t s) const { return K ? K : a_.other_card[s]; }
-    // Of an entry in the table of slot s: own state x of k, the other's state z.
+    // The position of an entry in the table of slot s: own state x of k, the other's state z.
     int64_t place(int64_t s, int k, int x, int z) const {
         return a_.transposed[s] ? int64_t(z) * k + x : int64_t(x) * other(s) + z;
     }
@@ -189,7 +206,8 @@ private:
         return room_;
     }
 
-    // rho G less the message against which slot s sends; with the readings of the chain before in place of its message.
+    // rho G less the message opposite to the one that slot s sends. With a reading: this takes the place of the message
+    // along the chain from before.
     Vec *sender(int64_t g, int64_t s, const Vec *total, Cells reading) {
         int k = card(g);
         Vec *out = room_ + a_.widest, rho = lanes(a_.rho, s);
@@ -268,7 +286,7 @@ private:
         for (int x = 0; x < k; ++x) out[x] *= scale;
     }
 
-    // A largest entry of zero; what was taken off.
+    // Normalises to a largest entry of zero; returns what was subtracted.
     Vec normalise(int64_t s, Vec *sent) {
         int n = other(s);
         Vec top = largest_of(sent, n), low = finite(top);
@@ -304,14 +322,16 @@ private:
                 int64_t entry = place(s, k, x, z);
                 Vec score;
                 for (int i = 0; i < L; ++i) score[i] = call_.tables[at[a_.tied[s] ? 0 : i] + entry];
-                Vec gap = smaller((sent[z] + score - reading[x]) * unit, Vec{});  // above zero only where it is not used
+                // Positive only in lanes whose result is not used.
+                Vec gap = smaller((sent[z] + score - reading[x]) * unit, Vec{});
                 Vec pair = reading[x] > -INF ? exp(gap) * marginal[x] : Vec{};
                 if (together) {
                     double sum = 0.0;
                     for (int i = 0; i < L; ++i) sum += pair[i];
-                    call_.mu_tables[to[0] + entry] += sum;
+                    sums_at(call_, to[0])[entry] += sum;
                 } else {
-                    for (int i = 0; i < L; ++i) if (to[i] >= 0) call_.mu_tables[to[i] + entry] += pair[i];
+                    for (int i = 0; i < L; ++i)
+                        if (to[i] >= 0) sums_at(call_, to[i])[entry] += pair[i];
                 }
             }
     }

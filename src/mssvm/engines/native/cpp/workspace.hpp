@@ -6,7 +6,7 @@
 
 namespace mssvm {
 
-// Memory that a thread keeps between calls: the system takes longer to give it anew than a small pass runs.
+// Memory that a thread keeps between calls: the system takes longer to allocate it again than a small pass runs.
 inline void *workspace(size_t bytes) {
     constexpr std::align_val_t line{64};
     struct Free {

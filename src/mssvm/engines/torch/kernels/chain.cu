@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     }
 }
 
-// The best path: scores in logs, back pointers in a byte a state; ties go to the first state.
+// The best path: scores in logs, back pointers in one byte per state; ties go to the first state.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     maxima(const REAL *__restrict__ theta, const REAL *__restrict__ tables, const long long *__restrict__ first,
            const int *__restrict__ length, const long long *__restrict__ table_at, const long long *__restrict__ mu_at,

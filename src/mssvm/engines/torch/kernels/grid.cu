@@ -186,9 +186,9 @@ template <int AXIS, int HOW, bool BACK> __device__ __forceinline__ void through(
     }
 }
 
-// What goes to a neighbour, given v, all that a node hears from others. To a hidden neighbour an output tells (its
-// share of) its best states, over what that neighbour said; a single best state tells its row of the table, and what
-// was said is but a factor of it.
+// The message to a neighbour, from v: the product of a node's field and all messages but the neighbour's. The message
+// of an output to a hidden neighbour is restricted to its best states (or weighted by them), divided by the neighbour's
+// last message; with a single best state it is that state's row of the table, and the division is a constant factor.
 template <int AXIS, bool BACK> __device__ __forceinline__ void tell(const Tables &all, const Memory &at, int position,
                                                                     bool mine, bool theirs, const M *said, M *v, M *o) {
     if constexpr (PRODUCT < MIXED) {
@@ -232,8 +232,8 @@ __device__ __forceinline__ void hear(const Memory &at, const Node &node, M in[4]
     for (int k = 0; k < 4 * R; k++) in[k / R][k % R] = at.was[k / R * SLOT + k % R * PLACES + node.at];
 }
 
-// Of many states: sum[t] of ahead(s) times the table's (s, t), and back[s] of behind[t] times the same, for which the
-// table is read once.
+// For many states: sum[t] is the sum over s of ahead(s) table(s, t), and back[s] that over t of behind[t] table(s, t).
+// The table is read once for both.
 template <int HOW, class Field> __device__ __forceinline__ void both_ways(const M *table, const Field &ahead,
                                                                           const M *behind, M *sum, M *back) {
     constexpr M NONE = WHOLE ? -(1 << 29) : 0;
@@ -295,7 +295,7 @@ struct Best {
     }
 };
 
-// What a node sends along an axis, both ways: sums of the field without one of the two through the tables.
+// The two messages of a node along an axis: its field without the receiver's message, summed through the tables.
 template <int AXIS> __device__ __forceinline__ void send(const Tables &all, const Memory &at, const Node &node,
                                                          const M *U, M in[4][R], int roles, bool look, REAL damping,
                                                          REAL &change) {
@@ -344,7 +344,7 @@ template <int AXIS> __device__ __forceinline__ void send(const Tables &all, cons
             both_maxima(table, ahead, behind, sum, back);
 #pragma unroll
             for (int s = 0; s < S; s++) best.see(s, times(behind[s], said(s, BEFORE)));
-            // To hidden neighbours, as in tell: of each best state its row (or column), over what the neighbour said.
+            // To hidden neighbours, as in `tell`: the row (or column) of each best state, divided by the neighbour's message.
             const bool on_hidden = !(roles & (2 << 2 * AXIS)), back_hidden = !(roles & (4 << 2 * AXIS));
             const bool tied = best.states & (best.states - 1);
             const int state = __ffs(best.states) - 1;
@@ -401,7 +401,7 @@ __device__ __forceinline__ void phase(const Tables &all, const Memory &at, int c
     for (int r = 0; r < ROUNDS; r++) {
         const Node node(colour, number(at.listed, colour, r));
         if (!node.there()) continue;
-        M in[4][R];  // few states: what the node hears, read once if one thread sends along both axes
+        M in[4][R];  // few states: the messages to the node, read once if one thread sends along both axes
         if (!WIDE && !SPLIT) hear(at, node, in);
         if (!SPLIT || threadIdx.x < TH) send<0>(all, at, node, U[r], in, roles[r], look, damping, change);
         if (!SPLIT || threadIdx.x >= TH) send<1>(all, at, node, U[r], in, roles[r], look, damping, change);
@@ -495,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS)
         const bool looking = it + 1 == n_sweeps || (it + 1) % look == 0;
         change = 0;
         made++;
-#pragma unroll SPLIT ? 2 : 1  // of many grids the code is to be short, of a few the way through it
+#pragma unroll SPLIT ? 2 : 1  // short code for many grids, few branches for few grids
         for (int colour = 1; colour >= 0; colour--) {  // colour 1 sends first, to the variables of colour 0
             M mine[ROUNDS][S];
             int kinds[ROUNDS];

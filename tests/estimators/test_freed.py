@@ -1,0 +1,27 @@
+"""What training leaves behind: nothing that only the garbage collector can free."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import mssvm as ms
+
+
+@pytest.mark.parametrize("name", ["HCRF", "MSSVM"])
+def test_training_frees_its_blocks_when_it_ends(name: str) -> None:
+    rng = np.random.default_rng(0)
+    X = list(rng.normal(size=(2, 6, 6, 2)))
+    y = list(rng.integers(-1, 2, (2, 6, 6)))
+    model = getattr(ms, name)(ms.Grid(), missing_label=-1, random_state=0, inference="decompose")
+    model.fit(X, y)
+    gc.collect()
+    gc.disable()
+    try:
+        model.fit(X, y)
+        kept = [type(each).__name__ for each in gc.get_objects() if type(each).__name__ in ("Block", "ChainRun")]
+    finally:
+        gc.enable()
+    assert not kept
