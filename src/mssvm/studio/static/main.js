@@ -4,7 +4,7 @@ import { PictureStage } from "./pictures.js";
 import { SequenceStage } from "./sequences.js";
 
 const byId = (id) => document.getElementById(id);
-const app = { state: null, item: 0, chosen: 1, stage: null };
+const app = { state: null, item: 0, drawn: 0, drawnAnswer: -1, chosen: 1, stage: null };
 const ERASER = null;
 
 function say(text, isError = false) {
@@ -22,8 +22,12 @@ async function attempt(action) {
   }
 }
 
+const NAME_KEY = "mssvm-studio-name";
+
+// Marks carry the name of the person at this page, if there is one.
 function record(event) {
-  return attempt(() => post("/api/events", event));
+  const by = byId("annotator").value.trim();
+  return attempt(() => post("/api/events", event.kind === "mark" && by ? { ...event, by } : event));
 }
 
 function choose(index) {
@@ -80,6 +84,24 @@ function drawCurve(points) {
   }
 }
 
+function drawPeople() {
+  const { annotators, disputed } = app.state;
+  const named = annotators.length > 1 || annotators.some((person) => person.name !== "unnamed");
+  const entries = named ? annotators : [];
+  byId("people").replaceChildren(
+    ...entries.map(({ name, marks, accuracy }) => {
+      const entry = document.createElement("li");
+      const about = document.createElement("span");
+      about.textContent = `${marks} ${marks === 1 ? "mark" : "marks"}${accuracy === null ? "" : `, about ${Math.round(100 * accuracy)}% right`}`;
+      entry.append(name, about);
+      return entry;
+    }),
+  );
+  const button = byId("disagreement");
+  button.hidden = !disputed.length;
+  button.textContent = `${disputed.length} ${disputed.length === 1 ? "item" : "items"} with disagreements`;
+}
+
 function drawState() {
   const { state } = app;
   drawClasses();
@@ -88,11 +110,26 @@ function drawState() {
   byId("counts").textContent = `${state.marks} ${state.marks === 1 ? "mark" : "marks"}, ${state.items} ${state.items === 1 ? "item" : "items"}`;
   byId("command").textContent = state.recipe.command;
   byId("python").textContent = state.recipe.python;
+  drawPeople();
   drawCurve(state.progress.agreement);
-  const { doing, seconds, status, error } = state.progress;
+  sayProgress();
+}
+
+// "learned" is said once the prediction that came of the present marks is on the page, where keys can accept it.
+function sayProgress() {
+  const { progress, marks, version } = app.state;
+  const { doing, seconds, status, error } = progress;
   if (error) say(error, true);
   else if (doing) say(doing);
-  else if (status) say(`learned in ${seconds.toFixed(2)} s from ${state.marks} marks`);
+  else if (status && app.drawnAnswer !== version) say("learning");
+  else if (status) say(`learned in ${seconds.toFixed(2)} s from ${marks} marks`);
+}
+
+// The prediction of an item is drawn: remember of which version it is.
+function rememberAnswer(item, state) {
+  if (item !== app.item) return;
+  app.drawnAnswer = Math.max(app.drawnAnswer, state.answered[item] ?? -1);
+  sayProgress();
 }
 
 async function show(item) {
@@ -100,9 +137,22 @@ async function show(item) {
   await attempt(async () => {
     await post("/api/look", { item: app.item });
     const described = await getJson(`/api/items/${app.item}`);
+    app.drawn = described.version;
+    app.drawnAnswer = -1;
+    const { item: shown, state } = app;
     byId("item-name").textContent = `${described.name}  (${app.item + 1} of ${app.state.items})`;
-    await app.stage.show(app.item, described, app.state);
+    await app.stage.show(shown, described, state);
+    rememberAnswer(shown, state);
   });
+}
+
+// Draw the marks of the present item again, unless a later answer came first.
+async function update() {
+  const { item } = app;
+  const described = await attempt(() => getJson(`/api/items/${item}`));
+  if (!described || item !== app.item || described.version < app.drawn) return;
+  app.drawn = described.version;
+  await app.stage.update(described, app.state);
 }
 
 async function onState(state) {
@@ -121,10 +171,14 @@ async function onState(state) {
   }
   drawState();
   if (before.version !== state.version) {
-    const described = await attempt(() => getJson(`/api/items/${app.item}`));
-    if (described) app.stage.update(described, state);
+    await update();
   }
-  if (before.answered[app.item] !== state.answered[app.item]) await attempt(() => app.stage.refresh(state));
+  const { item } = app;
+  if (before.answered[item] === state.answered[item]) return;
+  await attempt(async () => {
+    await app.stage.refresh(state);
+    rememberAnswer(item, state);
+  });
 }
 
 async function goToSuggestion() {
@@ -132,6 +186,16 @@ async function goToSuggestion() {
   if (!found) return;
   await show(found.item);
   app.stage.point(found);
+}
+
+async function goToDisagreement() {
+  const { disputed } = app.state;
+  if (!disputed.length) {
+    say("nobody disagrees");
+    return;
+  }
+  await show(disputed.find((item) => item > app.item) ?? disputed[0]);
+  app.stage.pointAtDisagreement();
 }
 
 async function save() {
@@ -145,6 +209,7 @@ const KEYS = {
   z: () => record({ kind: "undo" }),
   Z: () => record({ kind: "redo" }),
   n: goToSuggestion,
+  d: goToDisagreement,
   s: save,
   e: () => choose(ERASER),
   "?": () => byId("keys").showModal(),
@@ -156,6 +221,7 @@ function fillKeys() {
     ["e", "eraser"],
     ["z, Z", "undo, redo"],
     ["n", "where a label helps most"],
+    ["d", "next item on which people disagree"],
     ["← →", "other items"],
     ["s", "write files beside the data"],
   ];
@@ -192,6 +258,12 @@ byId("next").addEventListener("click", KEYS.ArrowRight);
 byId("undo").addEventListener("click", KEYS.z);
 byId("redo").addEventListener("click", KEYS.Z);
 byId("suggest").addEventListener("click", goToSuggestion);
+byId("disagreement").addEventListener("click", goToDisagreement);
+byId("annotator").value = localStorage.getItem(NAME_KEY) ?? "";
+byId("annotator").addEventListener("change", (event) => localStorage.setItem(NAME_KEY, event.target.value.trim()));
+byId("annotator").addEventListener("keydown", (event) => {
+  if (event.key === "Enter") event.target.blur();
+});
 byId("export").addEventListener("click", save);
 byId("help").addEventListener("click", KEYS["?"]);
 byId("new-class").addEventListener("submit", async (event) => {
