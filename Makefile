@@ -70,6 +70,8 @@ NATIVE_TESTS := tests/engines/test_native_library.py tests/conformance tests/eng
 # One in so many cases of the conformance table, not those of the reference engine; EVERY=1 runs them all.
 EVERY := 3
 THREAD_TESTS := tests/engines/test_native_library.py tests/core/test_threads.py
+# Of these, the tests of threads that share one picture or one pass, and of annealing.
+SHARED_TESTS := tests/inference tests/engines
 # Addresses as every kernel lays them out for ThreadSanitizer.
 FIXED := $(shell command -v setarch >/dev/null && echo setarch -R)
 
@@ -81,6 +83,8 @@ test-native: $(STAMP)
 	CXX=g++ $(PY) tools/native.py --sanitize thread --out $(SANITIZED)/thread
 	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
 	  $(FIXED) $(PY) -m pytest -q --native $(SANITIZED)/thread $(THREAD_TESTS)
+	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
+	  $(FIXED) $(PY) -m pytest -q --native $(SANITIZED)/thread -k "thread or anneal" $(SHARED_TESTS)
 
 # PyTorch in an environment of its own on top of .venv. One that is installed in .venv already is used as it is;
 # otherwise its CPU build, a tenth of the size of the others. Where pip's index lacks it, PIP_EXTRA_INDEX_URL names one
