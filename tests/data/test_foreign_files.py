@@ -104,7 +104,7 @@ def test_tables_of_numbers_and_of_words(tmp_path: Path) -> None:
         ("group,x,tag\n1,2\n", "line 2: 2 cells, but the first line names 3 columns"),
         ("group,group\n1,2\n", "line 1: the first line must name every column once"),
         ("", "line 1: the first line must name"),
-        ('group,x,tag\n1,"2,a\n', "no CSV"),
+        ('group,x,tag\n1,"2,a\n', "not CSV"),
         ("group,tag\n1,a\n", "no column of features"),
         ("group,x,tag\n", "has no rows"),
         ("group,x,tag\n,1,a\n", "row 0 of column 'group' is missing"),
@@ -172,5 +172,5 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = ms.data.read(tmp_path / "a.parquet")
     assert data.labels == [["a", None], ["b"]] and data.X[0].tolist() == [[0.5], [1.5]]
     (tmp_path / "b.parquet").write_text("no")
-    with pytest.raises(InputError, match="is damaged or no Parquet file"):
+    with pytest.raises(InputError, match="is damaged or not a Parquet file"):
         ms.data.read(tmp_path / "b.parquet")

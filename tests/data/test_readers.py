@@ -200,7 +200,7 @@ def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
         (tmp_path, "no folder images"),
         (write(tmp_path / "empty.jsonl", ""), "no instances"),
         (write(tmp_path / "a.docx", "x"), "does not tell the format"),
-        (write(tmp_path / "bad.npz", "x"), "no NumPy archive"),
+        (write(tmp_path / "bad.npz", "x"), "not a NumPy archive"),
     ):
         with pytest.raises(InputError, match=words):
             read(path)

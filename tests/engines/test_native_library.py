@@ -278,7 +278,7 @@ def test_without_a_library_the_reference_engine_answers_and_says_so_once(tmp_pat
     remedy = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
     missing = f"mssvm has no compiled library for this machine: {remedy}"
     assert without(tmp_path) == [
-        f"The reference engine answers, hundreds of times more slowly: {missing}",
+        f"The reference engine is used, which is hundreds of times slower: {missing}",
         missing,
         missing,
     ]

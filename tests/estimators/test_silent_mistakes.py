@@ -11,7 +11,7 @@ from scipy import sparse
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.core import library, room
+from mssvm.core import library, memory
 from mssvm.core.errors import InputError, MemoryLimitError, MssvmWarning
 from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators.hooks import TrainingLine
@@ -124,19 +124,19 @@ def test_more_classes_than_labels_have_are_questioned(tmp_path: Path, capsys: py
 
 def test_sizes_beyond_the_machine_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = [np.zeros((50, 1))], [np.arange(50) % 7]
-    monkeypatch.setattr(room, "machine_memory", lambda: 2000)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 2000)
     with pytest.raises(MemoryLimitError, match="the scores of 1 instances would need"):
         ms.CRF(ms.Chain()).fit(X, y)
     model = ms.CRF(ms.Chain(), classes=[0, 1])
     with pytest.raises(MemoryLimitError, match="there are 2 classes: use fewer classes, fewer instances at a time"):
         model.fit([np.zeros((500, 1))], [np.arange(500) % 2])
-    monkeypatch.setattr(room, "machine_memory", lambda: 300)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 300)
     with pytest.raises(MemoryLimitError, match="a mask of 50 sites and 7 classes would need"):
         LabelVocabulary(tuple(range(7))).encode(y, [(50,)])
 
 
 def test_weights_and_pictures_beyond_the_machine_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "machine_memory", lambda: 20_000)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 20_000)
     rows = sparse.csr_array(([1.0], ([0], [4999])), shape=(1, 5000))
     with pytest.raises(MemoryLimitError, match=r"one vector of 10,006 weights would need .* fewer features"):
         ms.CRF(ms.Chain(), classes=["a", "b"]).fit([rows], [["a"]])
@@ -146,12 +146,12 @@ def test_weights_and_pictures_beyond_the_machine_are_one_sentence(monkeypatch: p
 
 def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(room, "CONTAINER", limit)
-    installed = room.machine_memory.__wrapped__()
+    monkeypatch.setattr(memory, "CONTAINER", limit)
+    installed = memory.machine_memory.__wrapped__()
     limit.write_text("max\n")
-    assert room.machine_memory.__wrapped__() == installed
+    assert memory.machine_memory.__wrapped__() == installed
     limit.write_text("1048576\n")
-    assert room.machine_memory.__wrapped__() == 1048576
+    assert memory.machine_memory.__wrapped__() == 1048576
 
 
 def test_kernels_without_memory_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_allocations_that_fail_are_one_sentence() -> None:
         raise MemoryError("Unable to allocate 223. GiB for an array with shape (9, 9) and data type float64")
 
     sentence = r"not enough memory \(Unable to allocate 223. GiB\); use fewer"
-    with pytest.raises(MemoryLimitError, match=sentence), room.one_sentence_for_memory():
+    with pytest.raises(MemoryLimitError, match=sentence), memory.one_sentence_for_memory():
         explode()
 
 

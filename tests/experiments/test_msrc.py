@@ -60,7 +60,7 @@ def test_a_folder_without_images_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"neither .*_GT\.bmp"):
         read_msrc(tmp_path)
     (tmp_path / "1_1_s_GT.bmp").write_bytes(b"no image")
-    with pytest.raises(InputError, match="missing or is no image"):
+    with pytest.raises(InputError, match="missing or not an image"):
         read_msrc(tmp_path)
 
 

@@ -286,7 +286,7 @@ ERRORS = {
     "rows": (lambda X, y: ms.CRF(ms.Segments(durations=np.ones((3, 2)))).fit(X, y), "40 lengths"),
     "repeat": (lambda X, y: ms.CRF(ms.Segments(repeat="never")).fit(X, y), "repeat must be"),
     "overlap": (lambda X, y: ms.CRF(ms.Segments()).fit(X[:1], [[(0, 4, "a"), (3, 5, "b")]]), "overlaps"),
-    "behind": (lambda X, y: ms.CRF(ms.Segments()).fit(X[:1], [[(0, 40, "a")]]), "ends behind"),
+    "behind": (lambda X, y: ms.CRF(ms.Segments()).fit(X[:1], [[(0, 40, "a")]]), "ends after"),
     "empty": (lambda X, y: ms.CRF(ms.Segments()).fit(X[:1], [[(4, 4, "a")]]), "start < stop"),
     "contradiction": (
         lambda X, y: ms.CRF(ms.Segments()).fit(X[:1], [{"sites": ["a"] * 14, "spans": [(0, 2, "b")]}]),

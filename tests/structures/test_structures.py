@@ -512,7 +512,7 @@ def test_unknown_parameters_are_refused_in_words() -> None:
         (Chain(fixed={"bias": {"z": 0.0}}), "names 'z'"),
         (Chain(fixed={"bias": np.zeros(7)}), "shape"),
         (Chain(fixed=0.0), "fixed must map names"),  # type: ignore[arg-type]
-        (GraphModel(hidden=2, linked=False, directed=False), "tells its ends apart"),
+        (GraphModel(hidden=2, linked=False, directed=False), "makes it directed"),
         (SequenceLabel(hidden=0), "hidden must be a whole number >= 1"),
         (SequenceLabel(pool="max"), "pool"),
     ):

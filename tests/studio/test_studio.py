@@ -113,7 +113,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         assert (status, "no event of kind" in json.loads(content)["error"]) == (400, True)
         assert client.request("/api/items/5")[0] == 404
         assert client.request("/api/items/0/labels")[0] == 404
-        assert client.request("/api/look", {"item": 5})[0] == 404
+        assert client.request("/api/shown", {"item": 5})[0] == 404
         assert client.request("/api/suggest")[0] == 400
 
 

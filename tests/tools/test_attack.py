@@ -195,7 +195,7 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
             data[place + at] |= 1
             place = data.find(mark, place + 1)
     path.write_bytes(data)
-    with pytest.raises(InputError, match="no NumPy archive of plain arrays"):
+    with pytest.raises(InputError, match="not a NumPy archive of plain arrays"):
         read(path)
 
 

@@ -36,9 +36,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPU tensors go through the kernels."""
     if compiler() is None:
         pytest.skip("there is no C++ compiler")
-    for room in (chains, grids, padded, pairs, segments, trees):
-        monkeypatch.setattr(room, "kernel", kernel)
-        monkeypatch.setattr(room, "available", lambda device: True)
+    for module in (chains, grids, padded, pairs, segments, trees):
+        monkeypatch.setattr(module, "kernel", kernel)
+        monkeypatch.setattr(module, "available", lambda device: True)
     monkeypatch.setattr(pairs, "_recorded", lambda part: part)
     monkeypatch.setattr(pairs, "_Late", Now)
 

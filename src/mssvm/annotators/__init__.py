@@ -4,7 +4,7 @@
     evidence(y_t) = weight * sum_a log p_a(vote of a at t | y_t)
 
 ``votes`` lays votes out in flat arrays, ``confusion`` holds the tables p_a, ``baselines`` has majority and Dawid-Skene,
-``table`` describes annotators, ``review`` finds what deserves a second look, ``simulate`` draws data with known tables.
+``table`` describes annotators, ``review`` finds sites worth a second look, ``simulate`` draws data with known tables.
 Training is in ``estimators.crowd``.
 """
 

@@ -15,7 +15,7 @@ from mssvm.data.labels import LabelVocabulary
 
 
 def majority(votes: Any) -> Any:
-    """The label with the most votes at every site, in the shape of y; the first class where several have as many.
+    """The label with the most votes at every site, in the shape of y; the first class where there is a tie.
 
     ``votes`` are as ``fit`` takes them (``mssvm.annotators.votes``); gold labels count, where there are some.
 

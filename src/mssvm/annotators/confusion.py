@@ -34,7 +34,7 @@ class Annotators(Settings):
     context : "auto", "none" or "previous"
         What a vote depends on beside the true label: nothing, or the same annotator's vote on the site before. "auto"
         is "previous" on sequences and "none" elsewhere. Use "none" for labelling functions that mark spans: their
-        votes inside a span follow from its first one, and would say nothing.
+        votes inside a span follow from the first one, and would carry no information.
     strength : float
         Pseudo-votes, by the shared table, in every row of an annotator's table.
     diagonal : float

@@ -1,4 +1,4 @@
-"""What annotators are like: accuracy, confusion, coverage and bias, with intervals."""
+"""Summaries of annotators: accuracy, confusion, coverage and bias, with intervals."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ abstained), or labels in the shape of y of which a site may be a mapping of anno
     {"ann": ["B", "I", "O"], "bob": ["B", MISSING, "O"]}
     [{"ann": "B", "bob": "B"}, {"ann": "I"}, "O"]
 
-A site that is no mapping has a *gold* label (or a candidate set, or none); so has one with a vote of the annotator
-``GOLD``, whose word is the truth. A vote may itself be a set of labels.
+A site that is not a mapping has a *gold* label (or a candidate set, or none); so does a site with a vote of the
+annotator ``GOLD``, who is always right. A vote may itself be a set of labels.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any
 
 def about(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Name the versions of what matters, and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the versions of relevant packages.")] = False,
 ) -> None:
     """Structured prediction with hidden variables, and inference on the models behind it."""
     if version:

@@ -35,7 +35,7 @@ def check(
     missing_label: o.MissingLabel = None,
     limit: o.Limit = 1,
 ) -> None:
-    """Look through a data set: sizes, features, how much is labelled, and problems with their lines.
+    """Check a data set: sizes, features, how much is labelled, and problems with their lines.
 
     Example: mssvm check train.jsonl
 
@@ -68,7 +68,7 @@ def questions(data: Dataset) -> list[str]:
     out = []
     classes = set(_single_labels(data))
     if len(classes) > MANY_CLASSES:
-        out.append(f"{data.name}: there are {len(classes):,} classes; check that these are labels and no measurements.")
+        out.append(f"{data.name}: there are {len(classes):,} classes; check that these are labels, not measurements.")
     for b, y in enumerate(data.y):
         labels = list(_flat([y], len(data.shapes[0]) + 1))
         members = [label for part in labels for label in (part if isinstance(part, list) else [part])]

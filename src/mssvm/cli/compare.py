@@ -23,12 +23,12 @@ from mssvm.report import Section, page
 
 SHARES = (0.25, 0.5, 1.0)
 WITHOUT_HIDDEN = [member.command for member in MEMBERS.values() if not member.hidden]
-ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # columns that a terminal of 80 characters has no room for
+ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # columns that do not fit on a terminal of 80 characters
 
 
 def compare(
     data: o.Data,
-    methods: Annotated[str, typer.Option(help="Names apart by commas.")] = "mssvm,lssvm,hcrf",
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "mssvm,lssvm,hcrf",
     cv: Annotated[int, typer.Option(min=2, help="Number of folds.")] = 5,
     html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     structure: o.Structure = None,

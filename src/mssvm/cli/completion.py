@@ -49,7 +49,7 @@ Commands = dict[str, tuple[str, list[Flag]]]
 
 def described(command: Callable[..., Any]) -> tuple[str, list[Flag]]:
     """Purpose and options of a command, from its signature; an argument with known values is a flag without a name."""
-    flags = [Flag(("--help",), (), False, "Show what there is.")]
+    flags = [Flag(("--help",), (), False, "Show all options.")]
     for name, hint in get_type_hints(command, include_extras=True).items():
         if name == "return":
             continue
@@ -127,7 +127,7 @@ def _offer(words: Sequence[str]) -> str:
 
 
 def _fish(commands: Commands) -> str:
-    lines = ["complete -c mssvm -n __fish_use_subcommand -f -l version -d 'Name the versions of what matters.'"]
+    lines = ["complete -c mssvm -n __fish_use_subcommand -f -l version -d 'Print the versions of relevant packages.'"]
     for name, (text, flags) in commands.items():
         lines.append(f"complete -c mssvm -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}")
         for flag in flags:

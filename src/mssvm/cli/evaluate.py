@@ -34,13 +34,13 @@ def evaluate(
     missing_label: o.MissingLabel = None,
     limit: o.Limit = 1,
 ) -> None:
-    """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
-    model never met are wrong.
+    """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels unseen in
+    training are wrong.
 
     Example: mssvm evaluate model.safetensors test.jsonl --by-class
 
-    Of BIO and BIOES tags (O, B-x, I-x, E-x, S-x) the chunks are compared, too; --by-class has a row for each of their
-    types, and of several labels (multilabel) a row for each label.
+    With BIO and BIOES tags (O, B-x, I-x, E-x, S-x) the chunks are compared, too; --by-class has a row for each of their
+    types, and with several labels (multilabel) a row for each label.
     """
     from mssvm.estimators import load
 

@@ -50,7 +50,7 @@ def fit(
     valid: Annotated[Path | None, typer.Option(help="Data for early stopping, read like DATA.")] = None,
     patience: Annotated[int, typer.Option(min=1, help="Scores without a new best before stopping early.")] = 20,
     calibrate: Annotated[Path | None, typer.Option(help="Held-out data to calibrate probabilities on.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     max_iter: o.MaxIter = None,
     tol: Annotated[float | None, typer.Option(help="Tolerance of the solver; else its own.")] = None,
     n_init: Annotated[int, typer.Option(min=1, help="Random starts; the lowest objective wins.")] = 1,
@@ -188,7 +188,7 @@ def _checkpoint_message(checkpoint: Path) -> str:
 
 
 def _against_majority(accuracy: float, estimator: Any) -> str:
-    """A remark on an accuracy below that of the most frequent class, else nothing."""
+    """A remark if the accuracy is below that of the most frequent class, else the empty string."""
     counts = estimator.training_["class_counts"]
     majority = max(counts, default=0) / max(sum(counts), 1)
     if accuracy >= majority:

@@ -56,7 +56,7 @@ def infer(
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     progress: Annotated[
-        bool, typer.Option("--progress", help="Tell of better bounds on standard error, each on a line.")
+        bool, typer.Option("--progress", help="Print every better bound on standard error, one per line.")
     ] = False,
 ) -> None:
     """Answer one inference task about a model, in the UAI solution format or as JSON.
@@ -85,7 +85,7 @@ def infer(
 def _memory_limit(n_bytes: int) -> Iterator[None]:
     """Within this context allocations beyond ``n_bytes`` fail, on systems with such limits (Linux).
 
-    Methods predict their memory and stay within the limit; this holds if a prediction is wrong.
+    Methods predict their memory and stay within the limit; this one applies if a prediction is wrong.
     """
     try:
         import resource

@@ -28,7 +28,7 @@ def interruptible(work: Callable[[], T]) -> T:
     worker = _Worker(work, messages)
     try:
         while not worker.done.wait(0.2):
-            pass  # on some systems a wait without a time limit does not hear signals
+            pass  # on some systems a wait without a time limit does not notice signals
     except KeyboardInterrupt:
         worker.interrupt()
         if not worker.done.wait(GRACE):

@@ -44,7 +44,7 @@ def one_of(names: Iterable[str], *flags: str, text: str) -> Any:
 
 Data = Annotated[Path, typer.Argument(help="Data file or image folder, gzipped or not; - is standard input.")]
 Model = Annotated[Path, typer.Argument(help="Model written by mssvm fit.")]
-Format = Annotated[str | None, one_of(FORMATS, "--format", text="Format; else the file's ending tells.")]
+Format = Annotated[str | None, one_of(FORMATS, "--format", text="Format; by default that of the file's ending.")]
 Structure = Annotated[
     str | None,
     one_of(
@@ -54,9 +54,11 @@ Structure = Annotated[
     ),
 ]
 Method = Annotated[str, one_of(METHODS, text="Member of the family.")]
-Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="CoNLL: the last column is no label.")]
+Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="CoNLL: the last column is not a label.")]
 MissingColour = Annotated[str, typer.Option(help="Colour of missing labels in colour masks.")]
-Limit = Annotated[int, typer.Option(min=1, max=1 << 20, help="Lines, arrays and pictures may be so many times larger.")]
+Limit = Annotated[
+    int, typer.Option(min=1, max=1 << 20, help="Lines, arrays and pictures may be this many times larger.")
+]
 Hidden = Annotated[
     int | None,
     typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, or 3 with --structure sequence."),
@@ -66,10 +68,11 @@ MaxLength = Annotated[
 ]
 Edges = Annotated[
     str | None,
-    one_of(EDGES, text="What scores neighbours of a grid (see Grid). Default: contrast in image folders, else free."),
+    one_of(EDGES, text="Scores of neighbours in a grid (see Grid). Default: contrast in image folders, else free."),
 ]
 Constraints = Annotated[
-    str | None, one_of(KINDS, "--constraints", text="Tags of chunks: forbid what the scheme does not have.")
+    str | None,
+    one_of(KINDS, "--constraints", text="Tags of chunks: forbid transitions that the scheme excludes."),
 ]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
@@ -78,7 +81,7 @@ DecodeOf = Annotated[str | None, one_of(DECODERS, "--decode", text="How labels a
 Decode = Annotated[
     str, one_of(DECODERS, text="map: the best labelling; marginal: the most probable labels; auto: by the method.")
 ]
-Classes = Annotated[str | None, typer.Option(help="All classes, apart by commas, where the data may lack some.")]
+Classes = Annotated[str | None, typer.Option(help="All classes, separated by commas, if the data may lack some.")]
 MissingLabel = Annotated[
     str | None, typer.Option(help="A label that stands for a missing one, such as -100; else as the model says.")
 ]

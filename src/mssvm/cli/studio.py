@@ -1,4 +1,4 @@
-"""``mssvm studio``: a local page on which one labels a little and sees the rest."""
+"""``mssvm studio``: a local page to label a few sites and see the predictions for all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def studio(
         bool, typer.Option("--write", help="Train on the marks, write files beside the data, stop.")
     ] = False,
 ) -> None:
-    """Label a little and see the rest: a page for pictures, sentences and series, on this machine alone.
+    """Label a little, and the model labels the rest: a local page for pictures, sentences and series.
 
     Example: mssvm studio photographs/
 

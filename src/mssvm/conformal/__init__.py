@@ -1,4 +1,4 @@
-"""Sets of labels and of spans that contain the truth as often as promised, whatever the model is worth.
+"""Sets of labels and of spans that contain the truth as often as promised, however good or bad the model is.
 
 A fitted model gives every label (or span) a nonconformity score, its strangeness; held-out instances show how strange
 true labels are. The promise is a theorem (conformal risk control, Angelopoulos et al. 2022) that assumes one thing:

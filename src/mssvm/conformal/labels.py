@@ -29,8 +29,9 @@ class LabelSets:
     by_class : bool
         Keep the promise for the sites of every class by itself: rare classes are not sacrificed to frequent ones.
     score : "probability" or "cumulative"
-        What makes a label strange. "probability": its own is small, which gives the smallest sets. "cumulative": the
-        probabilities of more probable labels already add up to much, which makes sets grow where the model is unsure.
+        The nonconformity score of a label. "probability": one minus its own probability, which gives the smallest sets.
+        "cumulative": the sum of its probability and those of more probable labels, so that sets grow where the model
+        is unsure.
 
     The promise assumes that instances of calibration and of prediction are exchangeable, and that labels missing in
     calibration are missing at random. Of a candidate set in calibration every member counts as possibly true.
@@ -72,7 +73,7 @@ class LabelSets:
         instance = _instances(labels)
         flat = _flat(strangeness, len(self.clf.classes_))
         worst = np.where(labels.mask, flat, -np.inf).max(axis=1)
-        worst[~labels.mask.any(axis=1)] = np.inf  # a label that the model never met is in no set
+        worst[~labels.mask.any(axis=1)] = np.inf  # a label unseen in training is in no set
         n_classes = len(self.clf.classes_)
         if not self.by_class:
             self.thresholds_ = np.full(n_classes, threshold(worst[known], instance[known], alpha, self.unit))
@@ -145,7 +146,7 @@ class LabelSets:
         return out
 
     def _encoded(self, y: Any, like: list[Any]) -> Labels:
-        """Labels y as masks over the model's classes; that of a label which the model never met is empty."""
+        """Labels y as masks over the model's classes; the mask of a label unseen in training is empty."""
         shapes = [values.shape[:-1] for values in like]
         vocabulary: LabelVocabulary = self.clf.labels_
         labels = vocabulary.widened(y, len(shapes[0]) if shapes else 0).encode(y, shapes)

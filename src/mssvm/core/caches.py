@@ -49,7 +49,7 @@ class LRUCache(Generic[K, V]):
         return value
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
             self._items.clear()
             self._total = 0
@@ -87,7 +87,7 @@ class SizedFunction(Generic[P, V]):
         return self.cache.get((*args, *kwargs.items()), make).value
 
     def cache_clear(self) -> None:
-        """Forget all results."""
+        """Remove all results."""
         self.cache.clear()
         self.misses = 0
 

@@ -98,7 +98,7 @@ def _unwritable(path: Path, error: Exception) -> InputError:
 
 
 def digest_of(text: str, tensors: Mapping[str, AnyArray]) -> str:
-    """A checksum of a file's contents: it detects damage and careless edits, and is no signature."""
+    """A checksum of a file's contents: it detects damage and careless edits, but is not a signature."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
-from mssvm.core.room import LESS
+from mssvm.core.memory import LESS
 
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
 VERSION = 1  # of the interface; ``mssvm_version`` of the library must agree

@@ -28,7 +28,7 @@ from mssvm.core.topology import mask_from_indices
 
 # Work allowed for random restarts, in variables visited: a count, not a time, so that orders are reproducible.
 RESTART_BUDGET = 4000
-# No machine holds tables this large, so a greedy search led beyond it takes the other variables as they come.
+# No machine holds tables this large: a greedy search that exceeds it takes the remaining variables in given order.
 HOPELESS = 1 << 64
 # Where borders would become cliques with more edges than this, later groups are taken in their given order.
 MOST_EDGES = 1 << 25
@@ -199,8 +199,8 @@ def find_order_within(
 ) -> Order | None:
     """The best order found within ``limits``; None if a bound excludes one, or if none was found.
 
-    An order of a graph restricted to a subgraph has tables no larger. So large graphs are given up when no order is
-    found for the neighbourhood of one variable.
+    Restricting an order to a subgraph does not enlarge its tables. So the search in a large graph ends early if no
+    order is found for the neighbourhood of one variable.
     """
     flat = np.fromiter(chain.from_iterable(scopes), dtype=np.int64)
     sizes = np.fromiter(map(len, scopes), dtype=np.int64)

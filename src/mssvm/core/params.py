@@ -16,7 +16,7 @@ class Settings:
 
     The generated ``repr`` names every setting, so equal settings have equal texts from run to run. A subclass stores
     its arguments unchanged, as ``sklearn.base.clone`` requires that every parameter comes back as the same object.
-    Values derived from them belong into a ``cached_property``.
+    Values derived from them belong in a ``cached_property``.
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -15,7 +15,7 @@ WORTH_KEEPING = 1 << 14  # numbers; smaller arrays are allocated quickly
 class RecycledArray:
     """A pool of at most one buffer: makes arrays of one size, and reuses the memory of an array that was collected.
 
-    The buffer comes back when the array and all views of it are gone. Safe to use from several threads.
+    The buffer returns to the pool when the array and all its views are collected. Safe to use from several threads.
     """
 
     def __init__(self, size: int) -> None:

@@ -82,7 +82,7 @@ STRUCTURES = {
     "multilabel": Entry("mssvm.structures:MultiLabel"),
     "factors": Entry("mssvm.structures:FactorModel"),
 }
-EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
+EDGES = ("free", "associative", "contrast")  # how neighbours of a grid are scored
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 READ_AS = {"segments": "chain"}  # structures whose data files are those of another
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))

@@ -56,7 +56,7 @@ def stop_at_once() -> None:
 
 
 def _age() -> float:
-    """Seconds since the process began, the interpreter's own start included; 0 where the system does not say."""
+    """Seconds since the process began, the interpreter's own start included; 0 where the system does not report it."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])

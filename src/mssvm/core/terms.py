@@ -95,7 +95,7 @@ class Term:
         """
         places = np.maximum.accumulate(self.at)
         if np.all((places == self.at) | (self.at < 0)):
-            return None, self.at if self.at.min(initial=0) >= 0 else places  # one array in memory where one suffices
+            return None, self.at if self.at.min(initial=0) >= 0 else places  # the same array where possible
         order = np.argsort(self.at, kind="stable")
         return order, self.at[order]
 

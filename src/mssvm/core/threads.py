@@ -26,7 +26,7 @@ Job = Callable[[], None]
 
 
 class _PerThread(local):
-    """State of one thread: whether it runs handed-out work, and its workspaces by name."""
+    """State of one thread: whether it runs work of a pool, and its workspaces by name."""
 
     def __init__(self) -> None:
         self.is_working = False
@@ -94,7 +94,7 @@ class Workers:
 
     @property
     def idle(self) -> int:
-        """Threads available to the caller: one inside work that was itself handed out."""
+        """Threads available to the caller: one inside work that a pool runs."""
         return 1 if self._per_thread.is_working else self.threads
 
     def workspace(self, name: str, size: int) -> Floats:

@@ -51,7 +51,7 @@ class Topology:
 
     @classmethod
     def of_arrays(cls, cards: Ints, groups: Sequence[Ints]) -> Self:
-        """The topology of factors in groups, each an array with one row a factor and its variables in columns."""
+        """The topology of factors in groups, each an array with one row per factor and its variables in columns."""
         self = cls.__new__(cls)
         sizes = [np.full(len(scopes), scopes.shape[1], dtype=np.int64) for scopes in groups]
         flat = [np.asarray(scopes, dtype=np.int64).ravel() for scopes in groups]

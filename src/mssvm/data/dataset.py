@@ -94,7 +94,7 @@ class Dataset:
 
     @contextmanager
     def places(self) -> Iterator[None]:
-        """Errors about instance b of X or y speak of the file and its line instead."""
+        """Within this context errors about instance b of X or y name its file and line instead."""
         try:
             yield
         except MssvmError as error:
@@ -180,7 +180,8 @@ class Collector:
         return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources, votes)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
-        """One value per instance; an instance without one has ``default`` at all its sites. None if all are without."""
+        """One value per instance; an instance without a value has ``default`` at all its sites. None if no instance has
+        one."""
         first = next((value for value in values if value is not None), None)
         if first is None:
             return None

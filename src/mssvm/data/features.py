@@ -152,7 +152,7 @@ def _recognised(items: Sequence[Any], what: str) -> tuple[Sequence[Any], Kind]:
     """The instances, with words turned into named features, and the kind of their features; names and numbers do not
     mix."""
     if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
-        return items, "named"  # lists of dicts, the common case of text, need no look at every instance
+        return items, "named"  # lists of dicts, the common case of text, are recognised without visiting every instance
     kind_of = [_kind(item, b, what) for b, item in enumerate(items)]
     kinds = set(kind_of) - {None}
     if "words" in kinds:

@@ -24,7 +24,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Ints
 from mssvm.core.checks import sequence, several, shown
 from mssvm.core.errors import InputError, MssvmWarning, at_row
-from mssvm.core.room import check_room
+from mssvm.core.memory import check_memory
 from mssvm.core.topology import offsets, spans
 from mssvm.data.tensors import as_array, is_tensor
 
@@ -32,7 +32,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class _Missing:
-    """The type of ``MISSING``; there is one of it, also after copying and pickling.
+    """The type of ``MISSING``, a singleton also after copying and pickling.
 
     >>> ms.HCRF(ms.Chain()).fit(X, [["B", ms.MISSING, "O"], y[1]]).predict(X)[0].tolist()
     ['B', 'I', 'O']
@@ -147,8 +147,8 @@ class LabelVocabulary:
         return cls(listed, missing_label)
 
     def widened(self, y: Any, depth: int) -> LabelVocabulary:
-        """These classes followed by the labels of ``y`` that are not among them, to compare predictions with: a label
-        that training never met is one that no prediction equals."""
+        """These classes followed by the labels of ``y`` that are not among them, to compare predictions with: no
+        prediction equals a label that is unseen in training."""
         new = [label for label in labels_of(y, depth, self.missing_label) if label not in self.table]
         if not new:
             return self
@@ -199,7 +199,7 @@ class LabelVocabulary:
         ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
         sites = all_sites(y, len(shapes[0]) if len(shapes) else 0, what, shapes)
         what_needs = f"a mask of {len(sites):,} sites and {self.n_classes:,} classes"
-        check_room(len(sites) * self.n_classes, what_needs, "use fewer classes or instances")
+        check_memory(len(sites) * self.n_classes, what_needs, "use fewer classes or instances")
         lookup = _Codes({None: -1, MISSING: -1, self.missing_label: -1})
         lookup.update(self.table)
         try:
@@ -213,7 +213,7 @@ class LabelVocabulary:
         return Labels(codes >= 0, mask, ptr)
 
     def encode_met(self, y: Any, shapes: Shapes) -> Labels:
-        """As ``encode``, but labels that are none of the classes are missing."""
+        """As ``encode``, but labels that are not among the classes count as missing."""
         labels = self.widened(y, len(shapes[0]) if len(shapes) else 0).encode(y, shapes)
         mask = labels.mask[:, : self.n_classes]
         met = labels.observed & mask.any(axis=1)
@@ -264,8 +264,8 @@ class LabelVocabulary:
 
 
 CANDIDATES = (set, frozenset, list)
-KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # True is an int, too: the last one holds
-MANY_CLASSES = 1000  # beyond which labels are questioned
+KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # the last match counts: True is an int
+MANY_CLASSES = 1000  # with more classes a warning asks whether they are labels
 OF_LABELS = "with the labels of every instance"
 
 
@@ -290,7 +290,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
         values = [value for value in sites if not is_missing(value)]
     # True equals 1: one value of every type shows below that there are several types.
     one_of_type = {type(value): value for value in values}
-    with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
+    with suppress(TypeError):  # sets and lists are not hashable; then every site is checked
         values = dict.fromkeys(values)
     labels: list[Any] = []
     for value in (*values, *one_of_type.values()):
@@ -309,7 +309,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
 
 
 def _question(labels: Sequence[Hashable]) -> None:
-    """Warn of more classes than labels usually have: perhaps they are measurements, or pixels of a photograph."""
+    """Warn of unusually many classes: perhaps they are measurements, or pixels of a photograph."""
     if len(labels) > MANY_CLASSES:
         warnings.warn(
             f"y has {len(labels):,} classes ({shown(labels[0])}, {shown(labels[1])}, ...), and tables of label pairs "

@@ -1,9 +1,9 @@
-"""Metrics for labels that may be missing or ambiguous: only what the labels determine counts.
+"""Metrics for labels that may be missing or ambiguous: only cases that the labels determine count.
 
 ``site_accuracy``, ``instance_accuracy``, ``flat_f1`` and ``span_f1`` compare true and predicted labels; ``scorer``
 turns each into a scorer of scikit-learn: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``. ``calibration``
 compares the probabilities of a model with how often it is right. ``missing_label`` and ``classes`` of the metrics are
-as in estimators, whose own a scorer passes on.
+as in estimators; a scorer passes on those of its estimator.
 """
 
 from __future__ import annotations
@@ -434,8 +434,8 @@ class Scorer:
 
 
 def scorer(metric: Any, decode: str | None = None) -> Scorer:
-    """What ``scoring`` of scikit-learn takes, from a ``metric`` of this module by name or any of (y_true, y_pred);
-    ``decode`` is as in ``predict``.
+    """A scorer for scikit-learn's ``scoring``, from a ``metric`` of this module by name or a function of
+    (y_true, y_pred); ``decode`` is as in ``predict``.
 
     >>> from sklearn.model_selection import cross_val_score
     >>> both = {"cv": 2, "scoring": ms.metrics.scorer("instance_accuracy")}
@@ -454,7 +454,7 @@ def _shape(item: Any, b: int) -> tuple[int, ...]:
     try:
         return np.shape(item)
     except ValueError:
-        raise InputError("its labels are no table; give one label per site.", what="y_pred", instance=b) from None
+        raise InputError("its labels are not a table; give one label per site.", what="y_pred", instance=b) from None
 
 
 def _compared(y_true: Any, y_pred: Any, missing_label: Hashable, classes: Any) -> Scores:
@@ -503,9 +503,9 @@ class Calibration:
 
 
 def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration:
-    """Whether the probabilities of a fitted ``estimator`` are those of being right, on labelled data, in ``n_bins``
-    bins. Missing labels and labels that training never met do not count; the probability of a candidate set is that of
-    its members together.
+    """Whether the probabilities of a fitted ``estimator`` agree with how often it is right on labelled data, in
+    ``n_bins`` bins. Missing labels, and labels unseen in training, do not count; the probability of a candidate set is
+    the sum over its members.
 
     >>> 0.0 <= ms.metrics.calibration(clf, X, y, n_bins=5).error <= 1.0
     True

@@ -1,6 +1,6 @@
 """Named features of sites, as crfsuite users have them, as columns and values of a sparse matrix.
 
-Sites of the common kinds are read in bulk, by ``map`` over built-in methods, whose loops run inside the interpreter: of
+Sites of the common kinds are read in bulk, by ``map`` over built-in methods, whose loops run inside the interpreter: in
 dicts with the same names each name is looked up once, and each value costs one step of a ``map``. Sites of other kinds
 (nested dicts, lists of values, sets, mappings of other types) are read one by one, which also finds the place of an
 error. Both ways give the same columns, values and order.
@@ -35,7 +35,7 @@ class Part(NamedTuple):
 
 NUMBERS: Final = frozenset({float, int, np.float64, np.float32, np.int64})
 SITES_AT_ONCE = 1 << 15
-PROBE = 64  # sites whose names are compared before those of all
+PROBE = 64  # sites whose names are compared first, before all sites are
 ALIKE = 32  # least number of sites with the same names that are read name by name: NumPy's calls have a fixed cost
 
 
@@ -132,7 +132,7 @@ class Columns:
         for part in parts:
             new = part.columns[~seen[part.columns]]
             positions = np.arange(len(new), dtype=np.int32)
-            rank[new[::-1]] = positions[::-1]  # of several writes the last one stays: the first use
+            rank[new[::-1]] = positions[::-1]  # of repeated writes the last one counts, here that of the first use
             order += new[rank[new] == positions].tolist()
             seen[new] = True
         rank[order] = np.arange(len(names))
@@ -180,7 +180,7 @@ class Columns:
         return Part(columns, data, np.ones(n, dtype=np.int32))
 
     def _dicts(self, sites: list[dict[str, Any]]) -> Part:
-        """Dicts: those that share their names with many others name by name, the rest together."""
+        """Dicts: those that share their names with many others are read name by name, all others together."""
         n = len(sites)
         first = tuple(sites[0])
         # As a rule sites differ within the first sentence or not at all. (A dict has no name twice, so that names which

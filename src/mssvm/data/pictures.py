@@ -1,4 +1,4 @@
-"""Features of the pixels of photographs: colours, what surrounds them, outlines, and where a pixel lies."""
+"""Features of the pixels of photographs: colours at several scales, outlines, and positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.room import check_room
+from mssvm.core.memory import check_memory
 
 # sRGB to CIE XYZ (IEC 61966-2-1), each row divided by the coordinate of the white point D65.
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -28,9 +28,9 @@ def image(
     """Features of a picture's pixels, (H, W, d); lists of them are ``X`` for any estimator on grids.
 
     Colours are lightness, green to red and blue to yellow (CIELAB), in which equal steps look equally large. At every
-    scale there are the three, their squares and their products: a linear model of these can put a label anywhere among
-    the colours, between others too. Beside them are the strengths of outlines and the place of a pixel. Columns are
-    about .3 in size. The features of a pixel depend on its own picture alone.
+    scale there are the three, their squares and their products: a linear model of these can put a label anywhere in
+    colour space, also between other labels. Further features are the strengths of outlines and the position of a pixel.
+    Columns are about .3 in size. The features of a pixel depend only on its own picture.
 
     Parameters
     ----------
@@ -51,7 +51,9 @@ def image(
     _check_widths("outlines", outlines)
     n_columns = 9 * len(scales) + len(outlines) + 2
     n_pixels = float(prod(np.shape(rgb)[:2]))
-    check_room(8.0 * n_pixels * n_columns, f"{n_columns} features of {n_pixels:,.0f} pixels", "scale the picture down")
+    check_memory(
+        8.0 * n_pixels * n_columns, f"{n_columns} features of {n_pixels:,.0f} pixels", "scale the picture down"
+    )
     colours = _lab(_channels(rgb))
     columns = []
     for width in scales:
@@ -103,7 +105,7 @@ def _lab(rgb: Floats) -> Floats:
 
 def _smoothed(colours: Floats, width: float, order: tuple[int, int] = (0, 0)) -> Floats:
     """A Gaussian mean, or its derivatives of an ``order`` by row and column; a width of 0 leaves colours alone."""
-    from scipy import ndimage  # as slow to import as the rest of the package
+    from scipy import ndimage  # takes as long to import as all of this package
 
     if width == 0.0:
         return colours

@@ -60,8 +60,8 @@ class ShardedDataset:
     options : Options
         How the files are read.
     hashed : int
-        Columns for named features, which are then numbered by a hash of their names: no vocabulary is agreed, unseen
-        names count, and the model has no names to show. None keeps the names.
+        Columns for named features, which are then numbered by a hash of their names: workers share no vocabulary,
+        unseen names count, and the model has no names to show. None keeps the names.
 
     >>> data = ms.ShardedDataset([lambda: (X, y), lambda: (X, y)])                # or "corpus/part-*.jsonl"
     >>> len(data), data

@@ -62,7 +62,7 @@ def span_labels(item: Any, b: int, n: int | None, what: str = "y") -> SpanLabels
     end = 0
     for start, stop, label in sorted(spans, key=lambda span: span[:2]):
         if stop > len(sites):
-            reason = f"the span ({start}, {stop}) ends behind the last of {len(sites)} sites."
+            reason = f"the span ({start}, {stop}) ends after the last of {len(sites)} sites."
             raise InputError(reason, what=what, instance=b)
         if start < end:
             raise InputError(f"the span ({start}, {stop}) overlaps the one before it.", what=what, instance=b)

@@ -30,7 +30,7 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
     Parameters
     ----------
     with_mean : bool
-        Whether the mean is subtracted; sparse matrices need False, for they would fill up.
+        Whether the mean is subtracted; sparse matrices need False, because they would become dense.
     with_std : bool
         Whether to divide by the standard deviation (constant features are divided by 1).
 
@@ -55,7 +55,7 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn mean and standard deviation of every feature."""
-        from sklearn.preprocessing import StandardScaler  # takes long to import, and most runs need none
+        from sklearn.preprocessing import StandardScaler  # takes long to import, and most runs do not need it
 
         instances = _instances(X)
         tables = [_features(x, b) for b, x in enumerate(instances)]
@@ -128,7 +128,7 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
             loaded.n_features_in_ = len(loaded.scale_)
             if settings["names"]:
                 loaded.feature_names_in_ = np.array(settings["names"], dtype=object)
-        except Exception:  # whatever the bytes provoke in the parser, the answer to the user is the same
+        except Exception:  # whatever error the parser raises, the message to the user is the same
             raise InputError(f"{Path(path).name} is not a file written by Standardise.save; save it again.") from None
         return loaded
 

@@ -72,5 +72,5 @@ def _thread_count(threads: int | None) -> int:
 
 @cache
 def _warn_once(why: str) -> None:
-    """Warn about the missing library; a process looks engines up many times."""
-    warn(f"The reference engine answers, hundreds of times more slowly: {why}", MssvmWarning, stacklevel=3)
+    """Warn about the missing library, once, although a process asks for engines many times."""
+    warn(f"The reference engine is used, which is hundreds of times slower: {why}", MssvmWarning, stacklevel=3)

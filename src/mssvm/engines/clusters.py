@@ -1,14 +1,14 @@
 """Graphs that become forests when neighbouring variables are joined, as Pearl's clustering does.
 
 Two labels with an edge of their own and a hidden variable between them, y - h - z and y - z, are a triangle. With a
-copy of y in the hidden variable's place, k = (y', h), all factors lie on the path y - k - z: the first edge wants
+copy of y added to the hidden variable, k = (y', h), all factors are on the path y - k - z: the first edge requires
 y' = y and has theta(y, h), the second has theta(h, z) + theta(y', z). Given y and z the sum over k is that over h, so
-this holds at any temperatures. Other thin graphs, as two chains side by side, are paths of their breadth-first layers;
+this holds at any temperatures. Other thin graphs, such as two parallel chains, are paths of their breadth-first layers;
 the variables of a layer need one temperature.
 
 Where labels are given, an edge between two of them is a constant, and the remaining edges may already be a forest.
 
-theta of the forest is a linear map of theta of the graph; marginals go back by the transposed map.
+theta of the forest is a linear map of theta of the graph; the transposed map takes marginals back to the graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ FIRST, OTHER, COPY = range(3)
 
 
 class Clustering(NamedTuple):
-    """Clusters of variables, the edges between them, and the ``home`` of each variable; elsewhere it is a copy."""
+    """Clusters of variables, the edges between them, and the ``home`` cluster of each variable; other clusters hold
+    copies of it."""
 
     clusters: list[Variables]
     home: dict[int, int]
@@ -93,8 +94,8 @@ def clusters_of(topology: Topology) -> Clusters | None:
 
 
 def _has_no_clusters(topology: Topology) -> bool:
-    """Whether arrays alone show that there is no clustering, as they do of large grids: a cycle but no triangle that
-    could be opened, and layers around the first variable that are too large."""
+    """A quick test, enough for large grids, that there is no clustering: there is a cycle but no triangle that could be
+    opened, and the layers around the first variable are too large."""
     n = topology.n_vars
     ends = topology.scope_flat.reshape(-1, 2)
     edges = np.unique(ends.min(axis=1) * n + ends.max(axis=1))

@@ -6,7 +6,7 @@
     PS[eps] theta  <=  sum_c PS[eps rho_c] theta_c  +  sum_i PS[eps l_i] theta_i,    l_i = 1 - sum of rho_c through i
 
 is the bound at one temperature: a sum at eps > 0, a maximum at 0. At two temperatures (with a mask of ``hidden``
-variables) PS is the nested power sum, which every chain has exactly. Messages are scores and serve any temperature.
+variables) PS is the nested power sum, which is exact on every chain. Messages are scores, valid at any temperature.
 An engine without chains of its own (``Engine.chains``) uses those of the native engine, or of the reference engine
 where the library is not compiled.
 """

@@ -1,7 +1,7 @@
 """Compiled plans of bucket elimination: the order of variables, and the inputs and message of every step.
 
 Exact elimination is mini-bucket elimination with nothing split, so one compiler serves both: without a limit on table
-entries every variable is one step; with one the functions of a bucket are shared out to mini-buckets that respect it.
+entries every variable is one step; with a limit the functions of a bucket are divided among mini-buckets within it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cost:
 class EliminationPlan:
     """Exact elimination of one topology under one pattern (HIDDEN, OUTPUT or CLAMPED per variable).
 
-    The order is found at once; the program is compiled when first used, so that costs can be asked of any graph.
+    The order is found at once; the program is compiled on first use, so that costs can be computed for any graph.
     """
 
     topology: Topology

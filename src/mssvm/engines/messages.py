@@ -178,8 +178,8 @@ class MessageModel(Protocol):
 
     ``relabel(instances, free, z)`` is optional (None where an engine has none). It raises theta(z) by moves of single
     free variables and of whole regions (connected ones of equal state) until none gains, on pairwise factors. It
-    returns the instances that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) of variables fixed at z
-    (arbitrary numbers for other instances).
+    returns the instances that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables fixed at z
+    would send (arbitrary numbers for other instances).
     """
 
     @property
@@ -219,8 +219,8 @@ def with_noise(unary: Floats, noise: Floats) -> Floats:
 def sweep_places(batch: Batch) -> Ints:
     """The places of variables in sweeps, breadth first: on a forest one sweep each way is enough.
 
-    With cycles the given numbering serves instead where it keeps neighbours about as close. On a grid the numbering of
-    its rows is as good a wave front, and neighbours are close in memory.
+    On graphs with cycles the given numbering is used instead if it keeps neighbours about as close. On a grid, row by
+    row is as good an order as a wave front, and neighbours are close in memory.
     """
     n = len(batch)
     scope = batch.scope_vars

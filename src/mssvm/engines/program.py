@@ -6,7 +6,8 @@ All tables that an engine reads or writes for one instance are stored in one wor
 
 A slot holds the sum of all scores whose unclamped variables are the same. Axes of slots and messages are ordered by
 elimination position, the variable eliminated first being last (contiguous). The bucket of a step therefore consists of
-inputs whose last axis is the eliminated variable; the other clique axes are merged where no input tells them apart.
+inputs whose last axis is the eliminated variable; the other clique axes are merged where every input has both or
+neither.
 
 A variable whose bucket is split is eliminated in several steps, one per mini-bucket. Each step has its own temperature
 (its Hoelder weight) and one more input: the shift, a table over the variables that all its mini-buckets share, the

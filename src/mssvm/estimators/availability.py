@@ -28,7 +28,7 @@ class AvailableMethod:
 
 
 def available_where(check: Callable[[Any], None]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator of methods that exist where ``check`` of the instance raises no ``AttributeError``."""
+    """Decorator: the method exists only on instances for which ``check`` raises no ``AttributeError``."""
 
     def decorate(method: Callable[..., Any]) -> Any:
         return AvailableMethod(method, check)

@@ -22,8 +22,8 @@ from mssvm.annotators.confusion import Confusion
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.memory import one_sentence_for_memory
 from mssvm.core.registry import DECODERS, MEMBERS, STRUCTURES, Member
-from mssvm.core.room import one_sentence_for_memory
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.metrics import is_bio
 from mssvm.data.shards import ShardedDataset
@@ -186,8 +186,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
         self.verbose = verbose
 
     def __init_subclass__(cls) -> None:
-        """Give a member its row of the table of members, and its constructor the signature with the common parameters,
-        from which scikit-learn reads the names of all parameters."""
+        """Look up the member's row in the table of members, and add the common parameters to the signature of its
+        constructor, from which scikit-learn reads the names of all parameters."""
         super().__init_subclass__()
         cls.member = MEMBERS.get(cls.__name__, cls.member)
         for name, temperature in (("eps_y", cls.member.eps_y), ("eps_h", cls.member.eps_h)):
@@ -196,7 +196,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         if "__init__" in vars(cls):
             vars(cls)["__init__"].__signature__ = _with_common_parameters(cls.__init__)
 
-    # ------------------------------------------------------------------------------------- what members may change
+    # ------------------------------------------------------------------------------------- overridden by members
 
     def _loss(self) -> Loss:
         loss = plan.loss_of(self.loss, self.member.loss)
@@ -321,7 +321,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
             raise UnsupportedError("partial_fit does not learn about annotators; fit all votes again.")
         if self.l1_ratio:
             raise UnsupportedError(
-                "partial_fit stays near the last weights by squares, which an L1 penalty does not have; "
+                "partial_fit stays near the last weights by a squared penalty, which does not go with an L1 penalty; "
                 "use l1_ratio=0, or fit all data again with warm_start=True."
             )
         if length_hint(y, 1) == 0:
@@ -368,7 +368,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return self
 
     def _validated_by(self, classes: Iterable[Hashable] = ()) -> prediction.Predictor:
-        """What decides the labels that early stopping scores."""
+        """The predictor whose labels early stopping scores."""
         if self._decoder(None, True, classes) == "map":
             return self._predictor
         return prediction.AtTemperatures(
@@ -390,7 +390,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         self._keep_outcome(fitted.solution)
 
     def _keep_outcome(self, solution: Solution) -> None:
-        """Attributes that say how training went, and a warning where it did not finish."""
+        """Set the attributes that describe the training, and warn if it did not finish."""
         self.temperatures_ = (1.0, float(self.eps_h))
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
@@ -453,7 +453,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
 
     @property
     def structure_(self) -> Structure:
-        """The structure learned on."""
+        """The structure of the fitted model."""
         return self.encoder_.structure
 
     @property
@@ -482,7 +482,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
     def n_features_in_(self) -> int:
         return self.encoder_.schema.n_features
 
-    # ------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------- prediction
 
     def predict(
         self,
@@ -582,12 +582,12 @@ class StructuredEstimator(SegmentAnswers, Plots):
         """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
 
         Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
-        by them. ``temperatures_`` has the result; decode="map" does not change. Labels that are missing or that
-        training never met do not count.
+        by them. ``temperatures_`` has the result; decode="map" does not change. Missing labels, and labels
+        unseen in training, do not count.
 
         The number is the best of a grid from 1/32 to 32, refined, as the loss can have several minima.
         ``training_["calibration"]`` has the ``temperature``, its ``log_loss``, and whether it is ``at_edge`` of this
-        interval, where the loss still falls (as on data that the model has no error on), and ``diagnose`` says so.
+        interval, where the loss still falls (as on data where the model makes no errors), and ``diagnose`` says so.
 
         >>> other = ms.HCRF(ms.Chain(), random_state=0).fit(X, y).calibrate(X, y)          # better: data not trained on
         >>> other.temperatures_[0] < 1.0
@@ -602,9 +602,9 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return self
 
     def aggregate(self, X: Any, votes: Any, *, decode: str | None = None, marginals: bool = False) -> Any:
-        """The true labels of X given features and votes, in the shape of y; with ``marginals`` probabilities, too.
+        """The true labels of X given features and votes, in the shape of y; with ``marginals`` also probabilities.
 
-        ``votes`` are as in ``fit``; annotators that training never met are taken to be like all others together.
+        ``votes`` are as in ``fit``; an annotator unseen in training gets the pooled confusion table of all others.
         ``decode`` is as in ``predict``.
 
         >>> crowd = [{"ann": y[0], "bob": y[0]}, {"ann": y[1]}]
@@ -630,8 +630,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
 
         ``given`` are labels in the shape of y that are known already (MISSING elsewhere): probabilities are those given
         them, and they are not suggested. ``by`` is "margin", "entropy", "change" (of the model, expected) or "random";
-        ``unit`` is "site" or "instance". Sites take turns over the labels that the model predicts, and of sites within
-        ``spacing`` steps of each other only one is suggested.
+        ``unit`` is "site" or "instance". Suggested sites alternate between the labels that the model predicts, and
+        of sites within ``spacing`` steps of each other only one is suggested.
 
         >>> [suggestion.instance for suggestion in clf.suggest(X, n=2, unit="instance")] in ([0, 1], [1, 0])
         True
@@ -694,7 +694,7 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return labels, scores
 
     def decision_gap(self, X: Any, y: Any = None) -> Floats:
-        """How far the best output is ahead: of the second best, or of the best output that agrees with y (then >= 0).
+        """By how much the best output beats the second best, or the best output that agrees with y (then >= 0).
 
         Differences of scores PS_h[eps_h] theta per instance. y may hold missing labels and candidate sets.
 
@@ -708,8 +708,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return np.maximum(request.map().value - request.restricted(labels).map().value, 0.0)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, decode: str | None = None) -> float:
-        """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
-        training never met is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``.
+        """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label
+        unseen in training is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``.
 
         >>> clf.score(X, y), clf.score(X, [["B", "B", None], None])
         (1.0, 0.5)
@@ -746,14 +746,14 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return prediction.request(self.encoder_, self.coef_, planner, self._predictor, X, known, self._compiled)
 
     def _trained_by(self) -> tuple[Any, ...]:
-        """The last arguments of ``inference_of`` (n_trained, wide, effort), so that "auto" predicts by the bound if it
-        trained by the bound: weights of one inference are not those of another."""
+        """The last arguments of ``inference_of`` (n_trained, wide, effort), so that "auto" predicts with the bound if
+        it was trained with the bound: weights learned with one inference do not suit another."""
         trained = getattr(self, "training_", {})
         if BOUNDED not in trained.get("methods", {}):
             return ()
         return trained["instances"], "decompose", "normal"
 
-    # ------------------------------------------------------------------------------------- looking inside
+    # ------------------------------------------------------------------------------------- inspection
 
     def diagnose(self) -> str:
         """A few sentences: whether training converged, how far from the optimum it can be, what inference it used, how
@@ -780,7 +780,8 @@ class StructuredEstimator(SegmentAnswers, Plots):
         return rows[: check_k(top)]
 
     def to_torch(self) -> Any:
-        """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` leads back."""
+        """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` is the
+        inverse."""
         check_is_fitted(self, "coef_")
         from mssvm.torch import StructuredLinear  # torch is imported only when used
 

@@ -88,7 +88,7 @@ class Rounds:
         self._calls = 0  # of the solver in all rounds: every call has a checkpoint of its own
 
     def run(self) -> CrowdFit:
-        """Rounds until the probabilities of true labels converge; the last round minimises to convergence, too."""
+        """Rounds until the probabilities of true labels converge; in the last one the solver converges, too."""
         # Certain votes would make certain tables, which no features could ever contradict.
         posterior = vote_shares(self.votes, doubt=1.0)
         posterior[self.gold] = self.data.observed.mask[self.gold]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 STRUCTURE = """
 structure : Structure
-    What is labelled and how it hangs together; None is ``Chain()``.
+    The variables to label and their dependencies; None is ``Chain()``.
 """
 
 COMMON = """
@@ -20,13 +20,14 @@ C : float
 loss : None, "hamming", "zero" or a loss object
     Delta; None is the member's own (Hamming, or none for likelihoods).
 solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
-    "auto" is L-BFGS with exact inference and with "decompose", for members with a maximum at temperatures that fall
-    to where they predict best ("lbfgs": further, to the minimum of the objective itself). With belief propagation it
-    is "bcfw" for members with a maximum where every label is known ("cutting-plane" where minimum cuts prove the
-    maxima), otherwise "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
+    "auto" is L-BFGS with exact inference and with "decompose". Members that maximise (eps_y = 0 or eps_h = 0) are then
+    smoothed, with temperatures that fall to the one that predicts best; "lbfgs" goes on to the objective itself.
+    With belief propagation "auto" is "bcfw" for members that maximise if every label is known ("cutting-plane" where
+    minimum cuts prove the maxima), otherwise "adam": averaged subgradient descent with Adam's rates ("subgradient"
+    has AdaGrad's).
 inference : "auto", "exact", "decompose", "propagate", "toulbar2" or an inference object
-    "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on graphs of pairs, a convergent
-    upper bound, which predicts what it trained, and "propagate", belief propagation, on other graphs and with solvers
+    "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on pairwise graphs (a convergent
+    upper bound, in training and in prediction) and "propagate" (belief propagation) on other graphs and with solvers
     other than L-BFGS; ``status_`` says which.
     "toulbar2" (extra ``map``) maximises on loopy graphs, with proofs: for eps_y = eps_h = 0 (SSVM, LSSVM).
 engine : "auto", "native", "torch" or an engine object
@@ -35,7 +36,7 @@ device : None or a PyTorch device such as "cuda"
     Short for ``engine=`` with the torch engine there; needs the extra ``torch``.
 init : "auto", "zeros", "random", "hcrf" or an array of weights
     "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
-    from a short likelihood fit, which helps members with a maximum when most labels are missing.
+    from a short likelihood fit, which helps members that maximise when most labels are missing.
 n_init : int
     Number of random starts; the lowest objective wins. Problems with one minimum are solved once.
 class_weight : None, "balanced" or a dict
@@ -53,14 +54,14 @@ decode : "map", "marginal" or "auto"
     with eps_h >= 1 where inference in training was approximate, else "map"; "map" also for chains of BIO and BIOES
     tags, which must fit together to be chunks (docs/decoding.md has the evidence).
 penalties : mapping of block of weights to strength
-    Other strengths of the regulariser than 1; 0 leaves a block free.
+    Strength of the regulariser on some blocks, 1 on all others; 0 leaves a block unregularised.
 l1_ratio : float
     Share rho of absolute values in the regulariser, sum_j strength_j ((1 - rho) w_j^2 / 2 + rho |w_j|): 0 is the
-    paper's, 1 the lasso, between is the elastic net. Above 0 many weights become exactly 0, and the solver must
-    be L-BFGS, which "auto" then is.
+    paper's, 1 the lasso, values between the elastic net. Above 0 many weights become exactly 0, and the solver must
+    be L-BFGS, which "auto" then chooses.
 support : "all" or "seen"
-    "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
-    never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
+    "seen" fixes at zero the weight of a sparse or named feature and a label that never occur together in training, as
+    crfsuite does by default: of a large vocabulary only a small share of the weights remains.
 max_iter, tol : int, float
     Iterations and tolerance of a solver given by name; None is its own.
 memory_limit : int
@@ -74,7 +75,7 @@ warm_start : bool
     new get weights of their own. ``partial_fit`` continues without the earlier data.
 annotators : Annotators or None
     With it, y holds the votes of several annotators (``mssvm.annotators.votes`` says how), and true labels are hidden:
-    ``fit`` learns what each annotator is like, ``aggregate`` answers from features and votes.
+    ``fit`` estimates the confusion table of every annotator, ``aggregate`` infers true labels from features and votes.
 verbose : bool
     Keep a line of progress on the terminal.
 

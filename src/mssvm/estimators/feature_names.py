@@ -1,5 +1,5 @@
-"""Names of the columns of data frames: those of the training data must come back, in the same order, as scikit-learn
-has it. Instances are frames (chains), or X itself is one (multi-label)."""
+"""Names of the columns of data frames: predictions need those of the training data, in the same order, as scikit-learn
+requires. Instances are frames (chains), or X itself is one (multi-label)."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class TrainingLine:
         self.line.say(self.text(row))
 
     def text(self, row: Row) -> str:
-        """One row of the trace, whose seconds count from the start of the first of several runs, as a line."""
+        """A row of the trace as a line of text; its seconds count from the start of the first of several runs."""
         if not row.iteration:
             self._before += 1
             self._trials = row.seconds

@@ -119,7 +119,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         return self.model_._request(_rows(X))
 
     def _weights_by_state(self) -> Any:
-        """``class_weight`` by number of the class, which the model has as labels."""
+        """``class_weight`` with class numbers as keys, because the labels of the structured model are numbers."""
         if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
         weights = {}

@@ -192,7 +192,7 @@ class ModLat(StructuredEstimator):
     latent_weight : float
         Weight of the loss on hidden variables against that on outputs; 0 leaves LSSVM.
     n_rounds : int
-        Turns, at most, by which the two models are fitted; the lowest objective of the predictor is kept.
+        Largest number of rounds in which the two models are fitted in turn; the predictor of least objective is kept.
     {common}
 
     {example}

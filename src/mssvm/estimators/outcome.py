@@ -42,10 +42,11 @@ LEARNED_NOTHING = (
 
 
 def nothing_learned(at_zero: bool, margin: bool, right: int, labelled: int, class_counts: Sequence[int]) -> str:
-    """A sentence about a ``margin`` that learned nothing, and what to do; "" for others.
+    """A sentence that says that a ``margin`` learned nothing and what to do about it; "" if it learned something.
 
-    It ended ``at_zero``, or predicts at most ``SLACK`` of the labelled sites more than the most frequent class does,
-    where that class has less than half of them. (A margin may well predict one class that has most of the labels.)
+    Nothing was learned if training ended ``at_zero``, or if the model predicts at most a share ``SLACK`` of the
+    labelled sites more than the most frequent class does and that class has less than half of them. (It is fine that a
+    margin predicts one class everywhere if that class has most of the labels.)
     """
     if at_zero:
         return AT_ZERO
@@ -73,11 +74,11 @@ def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[i
 
 
 def summary(training: Training, chosen: Solution, objectives: list[float]) -> dict[str, Any]:
-    """Figures about a training, as JSON values, which ``diagnosis`` puts into words. A closing pass over every block
-    counts the methods of inference that ran, and how much each hidden state is used given the labels."""
+    """Figures about a training, as JSON values, which ``diagnosis`` puts into words. A final pass over every block
+    counts the methods of inference used, and measures how much each hidden state is used given the labels."""
     last = chosen.trace[-1] if chosen.trace else None
     certificate = chosen.certificate
-    blocks = training.data.look(training.problem, chosen.w)
+    blocks = training.data.summaries(training.problem, chosen.w)
     right = sum(block.right for block in blocks)
     exact = all(block.exact for block in blocks)
     converged = sum(block.converged for block in blocks)

@@ -102,7 +102,7 @@ def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
             tensors = {name: np.asarray(file.get_tensor(name)) for name in sorted(file.keys())}
         text = metadata["model"]
         intact = metadata["digest"] == digest_of(text, tensors)
-    except Exception:  # whatever the bytes provoke in the parser, the answer to the user is the same
+    except Exception:  # whatever error the parser raises, the message to the user is the same
         intact = False
     if not intact:
         raise InputError(f"{path.name} is damaged or not a model file; restore it from a copy or train again.")
@@ -184,7 +184,7 @@ def _temperatures(pair: Any) -> tuple[float, float]:
 
 
 def _parameters(estimator: StructuredEstimator, writer: Writer) -> tuple[dict[str, Any], list[str]]:
-    """Parameters as JSON, and the names of those left out: objects of the user's own that matter in training only."""
+    """Parameters as JSON, and the names of those left out: user-defined objects, which matter in training only."""
     out: dict[str, Any] = {}
     omitted = []
     for name, value in estimator.get_params(deep=False).items():
@@ -196,7 +196,7 @@ def _parameters(estimator: StructuredEstimator, writer: Writer) -> tuple[dict[st
             omitted.append(name)
     if omitted:
         warnings.warn(
-            f"the file does not keep the parameters {', '.join(omitted)}: objects of one's own are not written; "
+            f"the file does not keep the parameters {', '.join(omitted)}: user-defined objects are not written; "
             "set them again after loading if you train further.",
             MssvmWarning,
             stacklevel=4,

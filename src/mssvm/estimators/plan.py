@@ -4,12 +4,12 @@ Names become objects here, by the tables of ``core.registry``. "auto" means
 
                                                 exact inference              approximate inference
     smooth members (eps_y > 0, eps_h > 0)       L-BFGS                       Subgradient (Adam, averaged)
-    members with a maximum                      L-BFGS through the           BCFW where all is labelled, else
+    members that maximise (a temperature of 0)  L-BFGS through the           BCFW where all is labelled, else
                                                 temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
 
-Approximate inference that is a convergent bound ("decompose") is trained as exact inference is.
+Approximate inference that is a convergent bound ("decompose") is treated like exact inference.
 
-A solver that is named minimises the objective at the member's own temperatures. "auto" ends at the temperature of the
+A solver given by name minimises the objective at the member's own temperatures. "auto" ends at the temperature of the
 best predictions, which is higher (docs/defaults.md).
 """
 
@@ -53,13 +53,13 @@ BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose mess
 SPARSE = 2 / 3  # share of missing labels above which labels are sparse
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
-"""How a member uses a solver: once on its problem, or by turns."""
+"""How a member uses a solver: once on its problem, or alternately on two problems."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """A training before its data are known. ``name`` is the member's, ``engine`` has the threads; the rest is as in the
-    estimators' parameters, with names replaced by objects where no data are needed for that."""
+    """A training before its data are known. ``name`` is the member's, ``engine`` has the threads; other fields are the
+    estimator's parameters, with names replaced by objects where that needs no data."""
 
     name: str
     structure: Structure
@@ -87,11 +87,11 @@ class TrainingPlan:
     def solver_for(
         self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int, bounded: bool = False
     ) -> Solver[Any]:
-        """The solver: a solver object as it is, or that of a name with the estimator's settings.
+        """The solver object of the plan, or the solver of that name with the estimator's settings.
 
         "auto" depends on the problem: whether inference is ``exact``, also at the first temperatures of L-BFGS; whether
-        it is exact at the target alone, by minimum ``cuts``, and weights are few; whether there is a ``dual``; the
-        share of ``missing`` labels; and whether values are convergent bounds (``bounded``).
+        minimum ``cuts`` make it exact at the target temperatures only, and weights are few; whether there is a
+        ``dual``; the share of ``missing`` labels; and whether values are convergent bounds (``bounded``).
         """
         solver = self.solver
         settings: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def inference_of(
 ) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
     so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
-    ``wide`` is what it does where it is not exact. Predictions pass what their training used."""
+    ``wide`` is the method where exact inference is too expensive. Predictions pass the arguments of their training."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object
@@ -178,7 +178,7 @@ def inference_of(
 
 
 def inference_for(encoder: Encoder, inference: Any, memory_limit: Any, threads: int, *trained: Any) -> Inference:
-    """Inference of the structure's own, or ``inference_of`` the parameters."""
+    """The structure's own inference if it has one, otherwise ``inference_of`` the parameters."""
     own = encoder.structure.inference(encoder)
     if own is None:
         return inference_of(inference, memory_limit, threads, *trained)
@@ -214,8 +214,8 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     if sample_weight is None:
         return np.ones(n)
     needs = (
-        f"one finite number >= 0 for each of the {n} instances; sites are not weighed one by one, for a likelihood "
-        "has no part that belongs to one site: use class_weight, or leave labels missing."
+        f"one finite number >= 0 for each of the {n} instances; sites cannot be weighted one by one, as a likelihood "
+        "is not a sum over sites: use class_weight, or leave labels missing."
     )
     weights = checks.numbers(sample_weight, "sample_weight", needs)
     if weights.shape != (n,) or np.any(weights < 0):
@@ -299,7 +299,8 @@ def starts(
 
 
 def continued_start(moved: MovedWeights, hidden: Bools, rng: np.random.RandomState) -> Floats:
-    """Weights of an earlier training; new ones of hidden variables are small and random, which tells states apart."""
+    """Weights of an earlier training; new weights of hidden variables are small and random, to break the tie between
+    hidden states."""
     new = moved.new & hidden
     if not new.any():
         return moved.w
@@ -334,6 +335,6 @@ class HasLikelihood(Protocol):
 
 
 def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iter: int = 30) -> Floats:
-    """Weights of a short likelihood fit from ``w0``; without a known likelihood, of the problem at temperatures 1."""
+    """Weights of a short likelihood fit from ``w0``; a problem without ``likelihood`` is fitted at temperatures 1."""
     smooth = problem.likelihood() if isinstance(problem, HasLikelihood) else problem.at(1.0, 1.0)
     return LBFGS(max_iter=max_iter).minimize(smooth, w0, regulariser=regulariser).w

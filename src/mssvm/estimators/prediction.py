@@ -1,4 +1,4 @@
-"""Answers of a fitted model: a request (inputs, roles, masks) goes to inference, a belief comes back.
+"""Predictions of a fitted model: inference turns a request (inputs, roles, masks) into a belief.
 
 ``request`` encodes X and what is known about its labels; a ``PredictionRequest`` computes the best outputs, marginals,
 or the labels of least expected loss. Inference for repeated batches is compiled once (``CompiledQueries``).
@@ -43,7 +43,8 @@ class AtTemperatures:
     eps_h: float
 
     def __call__(self, planner: Planner, inputs: Inputs, query: Query) -> BoundQuery:
-        """Hidden variables at temperature 0 need exact elimination, and are summed at eps_y where that does not fit."""
+        """Hidden variables at temperature 0 need exact elimination; where that does not fit into memory, they are
+        summed at eps_y."""
         plan = planner(inputs.batch)
         try:
             return plan.bind(query, self.eps_y, self.eps_h)
@@ -68,8 +69,8 @@ class CompiledQueries:
     """Cache of compiled inference: predictions for batches of the same topologies need no planning.
 
     ``Encoder`` gives such batches the same query object (``Encoded.query``), which is part of the key, with the
-    temperatures, the inference and the engine. Other queries are not cached, nor is inference of the user's own, whose
-    result may depend on more than its settings.
+    temperatures, the inference and the engine. Other queries are not cached, nor are user-defined inference objects,
+    whose results may depend on more than their settings.
     """
 
     def __init__(self) -> None:
@@ -89,9 +90,9 @@ class CompiledQueries:
 
 @dataclass(frozen=True, eq=False)
 class PredictionRequest:
-    """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers; ``compiled`` is
-    the cache of the model, if it has one. ``evidence`` (states) is added to the scores: soft labels. ``statuses``
-    are those of the inference calls that were made for it."""
+    """Instances to predict, with the roles and allowed states of their variables, and the fitted model; ``compiled`` is
+    the cache of the model, if it has one. ``evidence`` (one number per state) is added to the scores: soft labels.
+    ``statuses`` are those of the inference calls made for this request."""
 
     encoded: Encoded
     query: Query
@@ -151,7 +152,7 @@ class PredictionRequest:
         return self._possible(self.planner(batch).bind(all_outputs, 0.0, 0.0)(gain))
 
     def _gain(self, loss: Any, eps_y: float, eps_h: float) -> tuple[PredictionRequest, Potentials]:
-        """Expected losses under the posterior as scores, -inf at what is impossible; and the request they belong to."""
+        """Expected losses under the posterior as scores, -inf at impossible states; and the request they belong to."""
         encoded = self.encoded
         request = self
         inputs = inputs_for(loss, encoded.inputs)

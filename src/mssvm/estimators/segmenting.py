@@ -1,4 +1,4 @@
-"""What a model of ``Segments`` answers beyond labels of sites: spans with probabilities, boundaries, samples."""
+"""Predictions of models on ``Segments`` beyond labels of sites: spans with probabilities, boundaries, samples."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class SegmentAnswers:
         seed = int(plan.generator_of(random_state).randint(plan.LARGEST_SEED))
         bound = AtTemperatures(*self.temperatures_)(request.planner, request.encoded.inputs, request.query)
         if not hasattr(bound, "sample"):
-            raise InputError("samples need inference of the structure's own.")
+            raise InputError("samples need the structure's own inference; leave out the parameter inference.")
         classes = self.labels_.classes
         out = []
         for rows in bound.sample(request.theta, draws, seed):
@@ -128,7 +128,7 @@ class SegmentAnswers:
 
 
 def _spans_of(row: Any, classes: tuple[Any, ...]) -> list[tuple[int, int, Any]]:
-    """Spans from the label of every site, to which the number of labels is added where a segment begins."""
+    """Spans from a row of states: the label of every site, plus the number of labels where a segment begins."""
     starts = np.flatnonzero(row >= len(classes)).tolist()
     stops = [*starts[1:], len(row)]
     return [(a, b, classes[int(row[a]) - len(classes)]) for a, b in zip(starts, stops, strict=True)]

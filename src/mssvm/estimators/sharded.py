@@ -1,4 +1,4 @@
-"""Shards on a cluster: as training data, as ``Training`` sees them, and as questions to a fitted model."""
+"""Shards on a cluster: as training data for ``Training``, and as inputs of a fitted model."""
 
 from __future__ import annotations
 
@@ -41,11 +41,13 @@ class ShardedTrainingData(FittedData[ShardedProblem]):
 
     @classmethod
     def of(cls, plan: TrainingPlan, data: ShardedDataset, earlier: Earlier | None) -> ShardedTrainingData:
-        """Have the shards read, and agree on the vocabularies (after an earlier training: add to them)."""
+        """Let the workers read the shards, and merge their vocabularies (after an earlier training: extend its own)."""
         if plan.only_seen:
             raise UnsupportedError("support='seen' looks at all data at once; on a cluster use support='all'.")
         if plan.strategy is not None:
-            raise UnsupportedError(f"{plan.name} takes turns over its data on one machine; use MSSVM, LSSVM or HCRF.")
+            raise UnsupportedError(
+                f"{plan.name} alternates between two models on one machine; use MSSVM, LSSVM or HCRF."
+            )
         surveyed = Surveyed.of(current(), data, plan.structure, plan.missing_label)
         labels = cls._vocabulary(plan, surveyed)
         encoder = agreed(surveyed.surveys, surveyed.names, plan.structure, labels, data.hashed)
@@ -99,13 +101,13 @@ class ShardedTrainingData(FittedData[ShardedProblem]):
         weigh = partial(weighed, weights, isinstance(plan.objective.loss, Zero))
         return self.surveyed.pose(self.encoder, plan.objective, inference, plan.C, plan.engine, weigh)
 
-    def look(self, problem: ShardedProblem, w: Floats) -> list[InferenceSummary]:
-        return problem.look(w)
+    def summaries(self, problem: ShardedProblem, w: Floats) -> list[InferenceSummary]:
+        return problem.summaries(w)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Predictions and scores of a fitted estimator on shards, by the cluster of the innermost context."""
+    """Predictions and scores of a fitted estimator on shards, computed by the cluster of the innermost context."""
 
     estimator: StructuredEstimator
 
@@ -144,8 +146,8 @@ def ask(estimator: StructuredEstimator, decode: str | None, part: Dataset) -> An
 
 
 def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:
-    """Weights of instances and of sites by those of the classes: a likelihood has no loss to weigh, so instances are
-    weighed by their labels instead."""
+    """Weights of instances and of sites from those of the classes: a likelihood has no loss to scale, so instances are
+    weighted by their labels instead."""
     if weights is None:
         return None, None
     per_site = label_weights(weights, labels)

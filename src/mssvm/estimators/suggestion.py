@@ -6,8 +6,8 @@
     random     uniform draws, to compare with
 
 An instance counts as the sum over its sites without a label. Labels of similar sites are redundant. So
-suggestions take turns over the labels that the model predicts (the best site of every label comes before the second
-best of any), and sites within ``spacing`` steps of one that is suggested are passed over.
+suggestions alternate between the labels that the model predicts (the best site of every label comes before the second
+best of any), and sites within ``spacing`` steps of a suggested one are passed over.
 """
 
 from __future__ import annotations
@@ -137,5 +137,5 @@ def _in_turns(order: Ints, group: Ints) -> Ints:
 
 
 def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Steps along axes, each as long as the longest of them; 0 for labels without axes."""
+    """Chebyshev distance of two sites; 0 for labels without axes."""
     return max((abs(i - j) for i, j in zip(a, b, strict=True)), default=0)

@@ -72,8 +72,8 @@ class Training:
         return Planner(self.inference, self.plan.engine)
 
     def _wide(self) -> str:
-        """What "auto" does on wide graphs: "decompose" where L-BFGS minimises the unified objective on data in memory
-        by native kernels, "propagate" elsewhere and where minimum cuts may prove maxima."""
+        """The method of "auto" on wide graphs: "decompose" if L-BFGS minimises the unified objective on data in memory
+        with native kernels, otherwise "propagate"; "propagate" also where minimum cuts may prove maxima."""
         plan = self.plan
         smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
         able = plan.engine.name == "native" and hasattr(self.data, "sample")
@@ -108,7 +108,7 @@ class Training:
 
     @contextmanager
     def _callers_instances(self) -> Iterator[None]:
-        """Errors about an instance of the problem, which has only those with labels, name the caller's instance."""
+        """Renumber instances in errors: the problem holds only the labelled instances, the caller's y all of them."""
         try:
             yield
         except InfeasibleError as error:
@@ -138,9 +138,9 @@ class Training:
         return best, summary(self, best, objectives)
 
     def _again(self, first: Solution, figures: dict[str, Any], hidden: Bools) -> tuple[Solution, dict[str, Any]]:
-        """A second training where the first predicts its own labels worse than something simpler: with careful
-        inference where it propagated, from another random start where there are hidden variables. The better is
-        kept."""
+        """Train a second time if the first model predicts its training labels worse than a simpler rule: with careful
+        inference if it propagated, from another random start if there are hidden variables. The better of the two
+        models is kept."""
         plan = self.plan
         propagated = not figures["exact"] and BOUNDED not in figures["methods"]
         careful = propagated and hasattr(self.inference, "effort")

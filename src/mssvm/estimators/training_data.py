@@ -72,7 +72,7 @@ class FittedData(ABC, Generic[P]):
         """The problem of these data."""
 
     @abstractmethod
-    def look(self, problem: P, w: Floats) -> list[InferenceSummary]:
+    def summaries(self, problem: P, w: Floats) -> list[InferenceSummary]:
         """Figures about inference in every block of the problem, at the weights w."""
 
     def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
@@ -102,7 +102,7 @@ class TrainingData(FittedData[TrainingProblem]):
     def of(
         cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Earlier | None
     ) -> TrainingData:
-        """Learn the vocabularies of X and y (after an earlier training: add to them), and lay the data out."""
+        """Learn the vocabularies of X and y (after an earlier training: extend its own), and lay the data out."""
         if y is None:
             raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
         structure = plan.structure
@@ -123,7 +123,7 @@ class TrainingData(FittedData[TrainingProblem]):
         if plan.class_weight is not None:
             per_site = label_weights(class_weights(plan.class_weight, labels, observed), observed)
             if isinstance(plan.objective.loss, Zero):
-                # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
+                # A likelihood has no loss to scale, so instances are weighted by their labels instead.
                 weight = weight * mean_per_instance(per_site, observed)
                 per_site = None
         if len(encoded.hidden.vars) and not plan.may_hide:
@@ -177,15 +177,15 @@ class TrainingData(FittedData[TrainingProblem]):
         sample = replace(self.sample, inputs=inputs)
         return TrainingProblem(plan.objective, active, sample, inference, plan.C, plan.engine)
 
-    def look(self, problem: TrainingProblem, w: Floats) -> list[InferenceSummary]:
+    def summaries(self, problem: TrainingProblem, w: Floats) -> list[InferenceSummary]:
         batch = self.encoded.batch
         hidden = mask_from_indices(self.encoded.hidden.vars, batch.n_vars)[self.sample.labelled[batch.owner]]
         var_ptr = problem.sample.batch.var_ptr
 
-        def look_at(block: BoundBlock) -> InferenceSummary:
-            return block.look(w, hidden, var_ptr)
+        def summarize(block: BoundBlock) -> InferenceSummary:
+            return block.summarize(w, hidden, var_ptr)
 
-        return problem.engine.parallel_map(look_at, problem.bound)
+        return problem.engine.parallel_map(summarize, problem.bound)
 
 
 def _on_segments(plan: TrainingPlan, encoder: Encoder, encoded: Encoded) -> TrainingPlan:

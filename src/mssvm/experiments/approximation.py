@@ -83,7 +83,7 @@ def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    """After a fixed number of steps the objective still changes, also with exact inference: that is the yardstick."""
+    """After a fixed number of steps the objective still changes, even with exact inference, which is the baseline."""
     settings = protocol.settings(NAME)
     limit = float(settings["settled"])
     by_reading: Comparisons = {}

@@ -110,7 +110,7 @@ def member_accuracy(member: str) -> Value:
 
 
 def lead_over(member: str) -> Value:
-    """MSSVM's accuracy less the member's."""
+    """MSSVM's accuracy minus the member's."""
     return lambda result: float(result["M"]["accuracy"] - result[member]["accuracy"])
 
 

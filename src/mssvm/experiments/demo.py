@@ -93,7 +93,7 @@ def write_files(folder: Path, seed: int = 0) -> DemoFiles:
 def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
     """``n`` chains y h y h ... (paper section 7.1) as graphs in JSON lines, their hidden sites marked as such.
 
-    Every site has a type of its own, for in the generating model no two sites share weights.
+    Every site has a type of its own, because in the generating model no two sites share weights.
     """
     rng = np.random.default_rng([seed, 0])
     recipe = Recipe()

@@ -174,7 +174,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     high = settings["paper_rate"]["M"]
 
     def slower(one: str, other: str) -> Comparisons:
-        """Steps of ``one`` less those of the other until the objective stays within 5%, at equal rates."""
+        """Steps of ``one`` minus those of the other until the objective stays within 5%, at equal rates."""
         by_reading: Comparisons = {reading: [] for reading in readings}
         for reading, rate in product(readings, settings["rates"]):
             label = f"rate {rate:g}, steps, {NAMES[one]} - {NAMES[other]}"
@@ -184,7 +184,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         return by_reading
 
     def saved(solver: str, members: Sequence[str]) -> Comparisons:
-        """log10 of the calls of SGD less that of another solver."""
+        """log10 of the calls of SGD minus that of another solver."""
         by_reading: Comparisons = {reading: [] for reading in readings}
         for reading, m in product(readings, members):
             label = f"{NAMES[m]}, log10 of calls, SGD - {solver}"

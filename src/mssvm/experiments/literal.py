@@ -15,7 +15,7 @@ NAME = "literal"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    """Every variant, reading and trial; a variant's settings are part of its tasks."""
+    """Every variant, reading and trial; the settings of a variant are parameters of its tasks."""
     settings = protocol.settings(NAME)
     trials = range(protocol.n_trials(NAME))
     both = cross(trial=trials, reading=settings["readings"])

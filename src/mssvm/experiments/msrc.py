@@ -5,8 +5,8 @@
 
 Only the five categories of the paper are labels; every other colour, and black (void), means that no label is known.
 Learners see patches (paper section 7.3), 20x20 pixels at every 10th: a grid of 20x31 sites (31x20 for portraits), each
-with a word of a SIFT codebook, colour histograms and the majority label; a patch is hidden whose most frequent category
-is none of the five.
+with a word of a SIFT codebook, colour histograms and the majority label; a patch is hidden if its most frequent
+category is none of the five.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _read(path: Path) -> AnyArray:
     cv2 = vision()
     pixels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED) if path.exists() else None
     if pixels is None:
-        raise InputError(f"{path} is missing or is no image.")
+        raise InputError(f"{path} is missing or not an image.")
     return np.asarray(pixels if pixels.ndim == 2 else pixels[:, :, [2, 1, 0]])
 
 

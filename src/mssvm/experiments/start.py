@@ -1,9 +1,9 @@
 """The size of the initial weights: Tables 2 and 3 from starts of several scales.
 
 The paper's Algorithms 1 and 2 print w = 0, from which its table does not follow (``literal``); here the start is
-random, of several scales. After ``n`` steps of rate ``r`` Algorithm 1 still carries
-(1 - r)^n of them: 78% for LSSVM (0.001, 250 steps), 5% for MSSVM (0.02, 150 steps). So LSSVM is also run for 5,000
-steps and at MSSVM's rate, and every member to the end by L-BFGS.
+random, of several scales. After ``n`` steps of rate ``r`` the weights of Algorithm 1 still contain (1 - r)^n times the
+start: 78% for LSSVM (0.001, 250 steps), 5% for MSSVM (0.02, 150 steps). So LSSVM is also run for 5,000 steps and at
+MSSVM's rate, and every member to the end by L-BFGS.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def pool(comparisons: Sequence[Differences], confidence: float) -> Estimate:
 
 
 def judge(pooled: Estimate, minimum: int) -> Verdict:
-    """An interval of fewer than ``minimum`` trials shows nothing: two trials may agree by chance."""
+    """The verdict on a pooled difference; fewer than ``minimum`` trials decide nothing, as they may agree by chance."""
     if pooled.n < minimum or pooled.low <= 0 <= pooled.high:
         return Verdict.UNDECIDED
     return Verdict.CLAIMED if pooled.mean > 0 else Verdict.OPPOSITE

@@ -85,7 +85,7 @@ class Fold:
         self.test = test
         self.inner = train[~held_out]
         self.held_out = train[held_out]
-        # The graph model has a bias of its own, so the constant feature goes.
+        # The graph model has a bias of its own, so the constant feature is dropped.
         graphs = [Graph(row[:, :-1], grid_edges(*p.shape)) for row, p in zip(rows, patches, strict=True)]
         self.images = PartlyLabelled(graphs, self.labels, [labels == UNKNOWN for labels in self.labels])
 
@@ -238,7 +238,8 @@ def _bootstrap(settings: Params, total: Floats, *right: Floats) -> list[Floats]:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    """Shares are ratios of sums over images; an image's part in them is that of the linearised ratio."""
+    """Claims on shares, which are ratios of sums over images; differences per image are those of the linearised
+    ratio."""
     out: list[Claim] = []
     for letter, member in zip("ab", ("L", "H"), strict=True):
         by_cell: Comparisons = {}

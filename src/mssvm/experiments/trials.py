@@ -1,4 +1,4 @@
-"""Trials in parallel processes; each result is on disk as soon as it is there, so that a run can be resumed.
+"""Trials in parallel processes; each result is written to disk as soon as it is known, so that a run can be resumed.
 
 A task is one experiment's name and its parameters; its seed and everything else follow from these and the protocol, so
 results do not depend on the number of processes or the order in which they finish.

@@ -24,7 +24,7 @@ from mssvm.torch.decoder import PADDING
 from mssvm.torch.onnx import BATCH, write
 
 PIECES = "pieces"
-NO_DECAY = ("bias", "norm.weight", "layernorm.weight", "layer_norm.weight")  # ends of names, in small letters
+NO_DECAY = ("bias", "norm.weight", "layernorm.weight", "layer_norm.weight")  # suffixes of names, in lower case
 
 
 @dataclass

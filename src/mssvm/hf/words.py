@@ -53,7 +53,9 @@ def _pieces(tokenizer: Any, words: list[str], number: int) -> dict[str, Any]:
     missing = sorted(set(range(len(words))) - set(found.word_ids()))
     if missing:
         if tokenizer.unk_token is None:
-            raise InputError(f"word {missing[0]} has no pieces, and the tokenizer no unknown word.", instance=number)
+            raise InputError(
+                f"word {missing[0]} has no pieces, and the tokenizer has no unknown token.", instance=number
+            )
         for word in missing:
             words[word] = tokenizer.unk_token
         found = _tokenized(tokenizer, words)

@@ -1,9 +1,9 @@
-"""Inference: which plan answers which question, and what its answer promises.
+"""Inference: the methods that compute nested power sums, and what each of them guarantees.
 
-``Exact`` refuses what does not fit, ``Propagate`` approximates by messages, ``Decompose`` bounds from above by chains,
-``Auto`` takes the first where it fits and another elsewhere, ``Toulbar2`` maximises on loopy graphs, ``Enumerate`` is
-brute force; ``bounds`` certifies any of them from both sides. Each is a set of settings that plans a batch on an engine
-(``base``): plan once, bind a query once, run on many potentials.
+``Exact`` refuses instances that do not fit into memory, ``Propagate`` approximates by messages, ``Decompose`` bounds
+from above by chains, ``Auto`` is ``Exact`` where that fits and one of the others elsewhere, ``Toulbar2`` maximises on
+loopy graphs, ``Enumerate`` is brute force; ``bounds`` adds upper and lower bounds to any of them. Each is a set of
+settings that plans a batch on an engine (``base``): plan once, bind a query once, run on many potentials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Auto", "Bounded", "Decompose", "Enumerate", "Exact", "Propagate", "T
 
 
 def __getattr__(name: str) -> Any:
-    """The settings by name, imported on first use: their kernels are not loaded before."""
+    """The settings by name, imported on first use, so that their kernels are loaded only when needed."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mssvm.inference' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""Exact inference for the instances within its limits, propagation or a bound for the rest of the batch."""
+"""Exact inference for the instances within its limits, propagation or a bound for all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pai
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.plan import DecompositionPlan
 
-WIDE = ("propagate", "decompose")  # what answers where exact inference does not fit
+WIDE = ("propagate", "decompose")  # methods for instances on which exact inference does not fit
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Auto(Settings):
     memory_limit : bytes of workspace that exact inference may use on an instance.
     operations_limit : table entries that exact inference may visit in a call on an instance.
     effort : of propagation: "fast", "normal", "careful" or a number.
-    wide : what answers where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
+    wide : the method where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
         convergent upper bound, on graphs whose factors join two variables; belief propagation on others).
     threads : threads of the engine where none is given; results do not depend on it.
     seed : of propagation.

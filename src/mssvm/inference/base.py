@@ -1,4 +1,4 @@
-"""What inference is to the rest of the library: settings that plan how questions about a batch are answered.
+"""The interface of inference: settings that plan how queries about a batch are answered.
 
     plan = Planner(inference, engine)(batch)     once for a batch
     bound_query = plan.bind(query, eps_y, eps_h) once for a query and a pair of temperatures

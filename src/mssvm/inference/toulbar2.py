@@ -83,7 +83,7 @@ class Toulbar2(Settings):
             reason = 'is not installed (pip install "mssvm[map]")'
         else:
             reason = f"found nothing for {len(missing)} instances in {self.time_limit:g} s"
-        warn(f'toulbar2 {reason}: "auto" answers.', MssvmWarning, stacklevel=2)
+        warn(f'toulbar2 {reason}: "auto" is used instead.', MssvmWarning, stacklevel=2)
         substitute = Auto(threads=self.threads).plan(batch).bind(query, 0.0, 0.0, np.array(missing))(theta)
         return merge_beliefs(belief, substitute, ~np.isin(np.arange(len(batch)), missing))
 

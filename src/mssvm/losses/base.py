@@ -20,10 +20,10 @@ from mssvm.core.topology import Batch
 
 
 class Loss(Protocol):
-    """Delta as potentials: what a prediction costs, given the states that the labels admit.
+    """Delta as potentials: the cost of a prediction, given the states that the labels admit.
 
     A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared. An
-    ``ExpectedLoss``, as all of these are, can also be minimised in expectation.
+    ``ExpectedLoss``, as all losses of this package are, can also be minimised in expectation.
 
     >>> class Half:                                                                # of what Hamming counts
     ...     def delta(self, batch, output, truth, site_weight):

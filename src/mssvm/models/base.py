@@ -1,4 +1,4 @@
-"""What a model is to the rest of the library: weights and inputs to potentials, and the transpose of that map."""
+"""The interface of models: the map from weights and inputs to potentials, and its transpose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Model(Protocol[X]):
 
 
 class BoundOnDemand:
-    """Base of models that define ``bind`` alone: ``forward`` and ``adjoint`` bind in every call."""
+    """Base of models that define only ``bind``: ``forward`` and ``adjoint`` bind in every call."""
 
     def bind(self, inputs: Any, engine: Engine) -> Features:
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Tables that do not depend on the order of their two variables: undirected edges.
 
 The table of an undirected edge is edge[a, b] + edge[b, a], one factor that holds both orders. Two factors with the same
-ends would be a loop of length two, whose evidence every message passing counts twice.
+ends would be a loop of length two, whose evidence message passing would count twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SymmetricTables(SameWeights):
         return w
 
     def both_orders(self, values: Floats) -> Floats:
-        """S values; S is its own transpose, so that it serves weights and gradients."""
+        """S values; S is its own transpose, so this is the map of weights and also that of gradients."""
         out = values.copy()
         out[self.mirrored] += values[self._partners]
         return out

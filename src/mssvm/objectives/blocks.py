@@ -1,6 +1,6 @@
 """A sample cut into fixed blocks of consecutive instances, whose evaluations are summed in fixed order.
 
-The cut is a function of data, model and engine, never of the number of threads, so that results carry the same bits on
+The cut is a function of data, model and engine, never of the number of threads, so that results have the same bits on
 any number of them. A block holds what does not depend on temperatures: loss tables, features of the model, the plan of
 inference and the weights c_i.
 """
@@ -96,7 +96,7 @@ class Block:
         bad = int(np.flatnonzero(~np.isfinite(value))[0])
         reason = "its labels contradict what the structure forbids; correct them, mark some as MISSING, or forbid less."
         if not np.isneginf(value[bad]):
-            reason = f"its value is {value[bad]}: the weights are beyond all bounds; scale the features or lower C."
+            reason = f"its value is {value[bad]}: the weights have diverged; scale the features or lower C."
         raise InfeasibleError(reason, what="instances with labels", instance=self.first + bad)
 
 

@@ -18,7 +18,7 @@ from mssvm.objectives.unified import UnifiedParts
 
 @dataclass(frozen=True, eq=False)
 class BoundBlock:
-    """Values, weighted sums and gradients of an objective on a block; what w does not change is resolved.
+    """Values, weighted sums and gradients of an objective on a block; all work that does not depend on w is done.
 
     ``single_labels``: the labels admit one state of every variable, so that the unified objective's U- is linear.
     """
@@ -45,10 +45,10 @@ class BoundBlock:
         return self._difference(w)
 
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
-        """sum_i c_i (<theta + Delta, mu_i> + eps_y H(mu_i) - theta(y_i)) and its gradient by w, for fixed marginals mu.
+        """sum_i c_i (<theta + Delta, mu_i> + eps_y H(mu_i) - theta(y_i)) and its gradient in w, for fixed marginals mu.
 
-        These are found at smoothed ``temperatures``. The sum is linear in w and nowhere above the objective that
-        training minimises. None where labels are missing or answers are neither exact nor decomposition bounds.
+        The marginals are found at smoothed ``temperatures``. The sum is linear in w and nowhere above the objective
+        that training minimises. None where labels are missing or answers are neither exact nor decomposition bounds.
         """
         difference = self._difference
         plan = self.block.plan
@@ -70,7 +70,7 @@ class BoundBlock:
     def _difference(self) -> Difference:
         return bind_difference(self.block, self.parts, self.single_labels)
 
-    def look(self, w: Floats, hidden: Bools, var_ptr: Ints) -> InferenceSummary:
+    def summarize(self, w: Floats, hidden: Bools, var_ptr: Ints) -> InferenceSummary:
         """The summary of inference at w; ``hidden`` (variables) and ``var_ptr`` are those of the whole sample."""
         first = var_ptr[self.block.first]
         in_block = hidden[first : first + self.block.sample.batch.n_vars]

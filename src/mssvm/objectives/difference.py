@@ -33,7 +33,7 @@ class Difference(Protocol):
 
 
 def bind_difference(block: Block, parts: Parts, single_labels: bool) -> Difference:
-    """The cheapest way for this block; ``single_labels``: one state of every variable is admitted by the labels."""
+    """The cheapest way for this block; ``single_labels``: the labels admit one state of every variable."""
     joined = _joined_by_engine(block, parts)
     if joined is not None:
         return JoinedDifference(block, joined)
@@ -102,7 +102,7 @@ class LinearMinusDifference:
 
 @dataclass(frozen=True, eq=False)
 class JoinedDifference:
-    """Values and gradient in one call of the engine, which is exact where it offers this."""
+    """Values and gradient in one call of the engine, which offers it only where inference is exact."""
 
     block: Block
     joined: Joined

@@ -1,7 +1,8 @@
 """Learning with two models of the hidden variables (Kumar, Packer, Koller, ICML 2012), called ModLat in the paper.
 
 A conditional model P_theta(h | x, y) represents the uncertainty about h in training; the predictor is the joint maximum
-of w. The loss is Hamming on outputs plus ``latent_weight`` times Hamming on hidden variables. Both are fitted by turns:
+of w. The loss is Hamming on outputs plus ``latent_weight`` times Hamming on hidden variables. The two are fitted
+alternately:
 
     w      min R(w) + C sum_i max_{y,h} {w.phi + E_{h'~P_theta} Delta(y_i, h', y, h)} - max_h w.phi(x_i, y_i, h)
     theta  min R(theta) + C sum_i E_{h~P_theta} Delta(h, h_i(w)) - beta E_{h,h'~P_theta} Delta(h, h')
@@ -129,7 +130,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class AgreementParts(Parts):
-    """The agreement on a sample; its minus part is zero."""
+    """The agreement on a sample; its subtracted part is zero."""
 
     objective: Agreement
     sample: Sample

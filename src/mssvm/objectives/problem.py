@@ -127,10 +127,10 @@ class Problem(Protocol):
 
 @runtime_checkable
 class Minorised(Protocol):
-    """A problem that can prove from below how small its loss can become."""
+    """A problem that can prove a lower bound on its loss."""
 
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
-        """Value and gradient at w of a linear function that the loss nowhere falls below; None where none is known.
+        """Value and gradient at w of a linear function that is nowhere above the loss; None if none is known.
 
         ``temperatures`` are those that w was found at.
         """

@@ -3,7 +3,7 @@
 Blocks are the leaves of a tree: ``FAN`` neighbours have one parent, whose value is the sum of theirs from left to
 right, and so on to the root. A ``Stretch`` is a partial sum: of one node, or of the first few children of one parent.
 ``joined`` gives the same bits for every division of the blocks into stretches and machines. Up to ``FAN``
-blocks are plainly summed from left to right.
+blocks are simply summed from left to right.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def joined(stretches: Iterable[Stretch], n_blocks: int) -> list[Stretch]:
 
 
 def _completes_parent(stretch: Stretch, n_blocks: int) -> bool:
-    """Whether the stretch is the sum of all children of a parent, which is not the root's own sum already."""
+    """Whether the stretch is the sum of all children of a parent and can be replaced by that parent."""
     is_root = stretch.last - stretch.first == n_blocks
     has_all_children = stretch.count == FAN or stretch.last == n_blocks
     return stretch.leads and has_all_children and not is_root
 
 
 def _adjoin(siblings: Stretch, child: Stretch) -> bool:
-    """Whether ``child`` is the next child of the parent whose first children ``siblings`` is the sum of."""
+    """Whether ``siblings`` is the sum of the first children of a parent and ``child`` is its next one."""
     same_level = siblings.level == child.level
     return same_level and siblings.leads and siblings.last == child.first and not child.leads
 

@@ -2,7 +2,7 @@
 
     theta = features.forward(w)      U+, U- and mu+ - mu- = parts(theta)      gradient = features.adjoint(mu+ - mu-)
 
-Instances are evaluated in fixed blocks and summed in fixed order, so results carry the same bits on any number of
+Instances are evaluated in fixed blocks and summed in fixed order, so results have the same bits on any number of
 threads. Instances without a labelled site are dropped first: they contribute 0 at any temperatures.
 """
 
@@ -113,7 +113,7 @@ class TrainingProblem:
 
     @cached_property
     def _first(self) -> ref[TrainingProblem]:
-        """The problem whose cache has this one. A weak reference: blocks are freed when training ends, not later."""
+        """The problem whose cache holds this one, as a weak reference, so that blocks are freed when training ends."""
         return ref(self)
 
     @cached_property
@@ -152,8 +152,8 @@ class TrainingProblem:
         return self._sum(lambda block: block.difference(w), instances)
 
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
-        """A linear function of the weights, by its value and gradient at ``w``, that the loss nowhere falls below, with
-        bounds in place of power sums where inference is bounded; None where none is proven."""
+        """A linear function of the weights, by its value and gradient at ``w``, that is nowhere above the loss (where
+        inference computes bounds, the loss made of these bounds); None where none is proven."""
         parts = [block.minorant(w, temperatures) for block in self.bound]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or not known:

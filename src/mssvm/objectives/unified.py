@@ -32,7 +32,7 @@ from mssvm.objectives.sample import Sample
 
 @dataclass(frozen=True)
 class Unified:
-    """U(theta; eps_y, eps_h) with a loss Delta: the family's two dials."""
+    """U(theta; eps_y, eps_h) with a loss Delta: the two temperatures choose the member of the family."""
 
     eps_y: float
     eps_h: float
@@ -78,8 +78,8 @@ class UnifiedParts(Parts):
         """U+ and its gradient, and the number of instances floored at U-.
 
         U+ >= U- always, because the labels are among the states that U+ ranges over and cost no loss. Approximate
-        inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds. Where the
-        values of U- are known, its inference runs only if there is such an instance.
+        inference can violate that; such instances take the value and gradient of U- instead, so U_i >= 0 holds. Where
+        the values of U- are known, its inference runs only if there is such an instance.
         """
         belief = self.pair.plus(self.augmented(theta))
         approximate = ~belief.status.exact
@@ -126,7 +126,7 @@ hcrf = partial(of_member, "HCRF")
 loss_augmented_likelihood = partial(of_member, "LossAugmentedCRF")
 
 
-# Without hidden variables eps_h has nothing to act on, and the rows above have other names:
+# Without hidden variables eps_h has no effect, and the rows above have other names:
 ssvm = lssvm
 crf = hcrf
 softmax_margin = loss_augmented_likelihood

@@ -1,6 +1,6 @@
 """Solvers. Each minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)) seeing numbers only, and says what it certifies.
 
-    LBFGS          smooth members, and by falling temperatures the others; the default where inference is exact
+    LBFGS          smooth members, and others by falling temperatures; the default where inference is exact
     Subgradient    Algorithm 1 of the paper, and stochastic forms of it; the default where inference is not exact
     CCCP           Algorithm 2 of the paper around any other solver: the objective never rises
     BCFW           block-coordinate Frank-Wolfe: convex problems, with a certified gap
@@ -8,7 +8,7 @@
 
 ``solver`` is their common loop, ``run`` the state they share during a call (``trace``, callbacks, early stopping, time
 limit), ``solution`` the result, ``dual`` the convex form of the last two, ``checkpoint`` resumes interrupted runs,
-``alternate`` trains two sets of weights by turns, ``regulariser`` is R. A new solver is one file: a state, ``begin``
+``alternate`` trains two sets of weights alternately, ``regulariser`` is R. A new solver is one file: a state, ``begin``
 and ``step``.
 """
 

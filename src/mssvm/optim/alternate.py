@@ -1,4 +1,4 @@
-"""Training by turns over two sets of weights, as ModLat does: each block has its own problem given the other."""
+"""Alternating training of two sets of weights, as in ModLat: each set has its own problem given the other."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def alternate(
 ) -> tuple[Solution, Floats]:
     """Solve for w, then for theta, until the objective of w changes by less than ``tolerance`` of it.
 
-    Each turn starts from the last one's weights. Returns the w of the lowest objective among the rounds, every one of
-    which is a bound on the loss for that round's theta, and this theta.
+    Each round starts from the weights of the last one. Returns the w of the lowest objective among the rounds, and its
+    theta; the objective of every round bounds the loss for that round's theta.
     """
     rounds: list[tuple[Solution, Floats]] = []
     previous_objective = np.inf

@@ -7,7 +7,7 @@ moves weight among its planes, always from the lowest in use (a) to the highest 
 
     score_k = mu_k.Phi'w + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |Phi (mu_s - mu_a)|^2_{1/r}))
 
-as often as it pays, on the small matrix of products between the planes' features; weight space is touched once a step.
+as often as it pays, on the small matrix of products between the planes' features; weights are updated once a step.
 gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
 known gaps; cached planes are tried first, and replace an oracle call when they promise enough of the gap
 (Osokin et al. 2016, Shah et al. 2015).
@@ -68,8 +68,8 @@ class BCFW(Solver[BCFWState]):
 
     Stops when the duality gap is at most ``tolerance`` times the objective and not negative, checked every
     ``check_every`` passes, or after ``max_iter`` passes. ``n_planes`` is the number of planes per instance;
-    ``cached_passes`` the passes over known planes, free of inference, after each pass with the oracle; ``seed`` that of
-    the order of visits.
+    ``cached_passes`` the passes over cached planes, without inference, after each pass with the oracle; ``seed`` is
+    that of the order of visits.
 
     >>> ms.SSVM(ms.Chain(), solver=ms.solvers.BCFW(tolerance=0.01)).fit(X, y).score(X, y)
     1.0
@@ -153,8 +153,8 @@ class BCFW(Solver[BCFWState]):
             raise Stop(Outcome.BUDGET, f"All {self.max_iter} passes were run; the duality gap is {gap:.4g}.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
-        """The lowest objective; the last weights where inference missed maxima, since it missed the most at the lowest
-        estimate."""
+        """The weights of the lowest objective; the last weights if inference missed maxima, since the lowest estimate
+        is where it missed the most."""
         return run.chosen(last=run.negative_gaps > 0)
 
     def certificate(self, run: SolverRun, state: BCFWState, objective: float) -> Certificate:
@@ -244,7 +244,7 @@ def _scores(run: SolverRun, state: BCFWState, i: int, w: Floats) -> Floats:
 
 
 def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products: Floats) -> int:
-    """The place of the longest unused plane without weight; if all have weight, the two lightest become one mixture."""
+    """The slot of the least recently used plane without weight; if all have weight, the two lightest are merged."""
     free = np.flatnonzero(alpha == 0)
     if len(free):
         return int(free[used[free].argmin()])
@@ -260,7 +260,7 @@ def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products
 
 
 def _draw(gaps: Floats, n: int, rng: np.random.Generator) -> Ints:
-    """``n`` instances, in proportion to their gaps but for a share drawn evenly."""
+    """``n`` instances, drawn in proportion to their gaps, except for a share drawn uniformly."""
     total = gaps.sum()
     p = np.full(n, 1.0 / n)
     if total > 0:

@@ -4,8 +4,8 @@
 
 The tangent is below the subtracted part, so a lower inner objective is a lower true one. A result that is not lower
 is discarded: the objective never rises, whatever the inner solver does. An inner solver that knows its gap stops as
-soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``; a quarter of that is
-tried once before giving up.
+soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``; a quarter of that
+tolerance is tried once before the outer loop ends.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ class CCCPState:
 @former_names(max_outer="max_iter")
 @dataclass(frozen=True)
 class CCCP(Solver[CCCPState]):
-    """The concave-convex procedure around the solver ``inner``, asked for a gap of ``inner_tolerance``.
+    """The concave-convex procedure around the solver ``inner``, which runs to a gap of ``inner_tolerance``.
 
     Stops when an outer step lowers the objective by less than ``tolerance`` of it, or after ``max_iter`` steps.
-    ``literal`` takes every inner result as it comes. ``eps_h_schedule`` may let eps_h fall towards the target.
+    ``literal`` accepts every inner result, also one that is not lower. ``eps_h_schedule`` are values of eps_h that
+    fall towards the target.
 
     >>> ms.LSSVM(ms.Chain(), solver=ms.solvers.CCCP(ms.solvers.LBFGS(), max_iter=20)).fit(X, y).score(X, y)
     1.0

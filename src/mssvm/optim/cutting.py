@@ -24,7 +24,7 @@ from mssvm.optim.solver import Solver
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
-TURNS = 50  # at most, between a QP and the constraints w >= 0
+TURNS = 50  # largest number of alternations between the QP and the constraints w >= 0
 # Rounds without weight after which planes are dropped.
 MAX_IDLE = 30
 MAX_IDLE_N_SLACK = 5
@@ -127,7 +127,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         _add(state, form.r, Planes(tangents.a[new], tangents.b[new], tangents.group[new]))
 
     def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:
-        """The QP, by turns with the multipliers of the constraints w >= 0 if there are any; returns v."""
+        """Solve the QP, alternately with the multipliers of the constraints w >= 0 if there are any; returns v."""
         v = form.u - state.alpha @ state.a
         multipliers = form.regulariser.project(v) - v
         for _ in range(TURNS):
@@ -166,7 +166,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         return float(values.sum()), Planes(rows, values - rows @ w, np.arange(n))
 
     def _drop(self, state: CuttingPlaneState) -> None:
-        """Forget planes without weight for too long; at least one in each group has weight, so none empties."""
+        """Drop planes that had no weight for too long; one plane of each group has weight, so no group empties."""
         state.idle = np.where(state.alpha > 0, 0, state.idle + 1)
         max_idle = self.max_idle or (MAX_IDLE_N_SLACK if self.n_slack else MAX_IDLE)
         keep = state.idle <= max_idle

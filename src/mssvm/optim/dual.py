@@ -56,8 +56,8 @@ class ConvexForm:
         run.regulariser.demand_smooth(solver)
         if by_instance and not run.problem.has_atoms:
             raise UnsupportedError(
-                f"{solver}, by itself or inside CCCP, visits single instances again and again, which a cluster is too "
-                "far away for; use solver='lbfgs', solver='subgradient', solver='adam' or solver=CCCP(inner=LBFGS())."
+                f"{solver}, by itself or inside CCCP, visits single instances again and again, which takes too long "
+                "on a cluster; use solver='lbfgs', solver='subgradient', solver='adam' or solver=CCCP(inner=LBFGS())."
             )
         run.regulariser.demand_dual(run.problem.n_weights, solver)
         if not run.problem.convex:
@@ -91,7 +91,7 @@ def duality_certificate(run: SolverRun, objective: float, lower: float, slack: F
     if run.negative_gaps or impossible(gap, objective):
         count = max(run.negative_gaps, 1)
         sentence = (
-            f"Not certified: inference missed maxima ({count} gaps were negative, which no gap can be), so that the "
+            f"Not certified: inference missed maxima ({count} gaps were negative, which is impossible), so the "
             "objective is higher than reported."
         )
         return Certificate(sentence, gap, negative_gaps=count, slack=slack)

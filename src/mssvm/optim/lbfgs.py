@@ -1,4 +1,4 @@
-"""L-BFGS on the whole objective, difference of convex parts and all; members with a max by temperature homotopy.
+"""L-BFGS on the whole objective, convex or not; members that maximise are smoothed by temperature homotopy.
 
 A smooth member is minimised as it is. Otherwise the temperatures run through max(eps, t) for t in ``schedule``, each
 stage starting where the last one ended. Raising a temperature by t raises a power sum over n assignments by at most
@@ -73,7 +73,7 @@ class LBFGSState:
 class LBFGS(Solver[LBFGSState]):
     """L-BFGS at falling temperatures.
 
-    ``schedule`` has the temperatures below which no stage goes (members that are smooth already have one stage). A
+    ``schedule`` lists the lowest temperature of each stage (members that are smooth already have one stage). A
     stage ends after ``max_iter`` iterations, or when ten together lower the objective by less than ``tolerance`` of it
     (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``; ``memory`` is
     the number of pairs kept.
@@ -121,8 +121,8 @@ class LBFGS(Solver[LBFGSState]):
         return len(stages) * (self.max_iter + (stages[0] != temperatures))
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
-        """The last weights where approximate inference was smoothed: how its error changes with the temperature says
-        more about objectives at the target than the weights do, and weights of zero have no error."""
+        """The last weights where approximate inference was smoothed. There, objectives at the target differ more by the
+        error of inference than by the quality of the weights, and weights of zero have no error."""
         smoothed = self.stages(run.problem.temperatures)[-1] != run.problem.temperatures
         return run.chosen(last=smoothed and not run.tally.exact)
 
@@ -160,7 +160,7 @@ class LBFGS(Solver[LBFGSState]):
         state.stage += 1
         state.iteration = 0
         state.recent = ()
-        # Curvature hardly changes with the temperature, but where inference is exact, evaluations are cheap without it.
+        # Curvature pairs stay useful at the next temperature; with exact inference evaluations are cheap without them.
         if run.tally.exact:
             state.pairs = ()
 
@@ -276,7 +276,7 @@ class LBFGS(Solver[LBFGSState]):
         lower = state.value - 0.5 * float(np.sum(state.gradient**2 / run.strengths)) - bias
         gap = objective - lower
         if impossible(gap, objective):
-            sentence = f"Not certified: inference missed maxima (the gap is {gap:.4g}, which no gap can be)."
+            sentence = f"Not certified: inference missed maxima (the gap is {gap:.4g}, which is impossible)."
             return Certificate(sentence, gap, negative_gaps=run.negative_gaps + 1, bias=bias)
         kind = "Certified" if run.tally.exact else "Estimated (inference was not exact)"
         sentence = f"{kind} by strong convexity: within {gap:.4g} of the minimum. {smoothing}".strip()
@@ -295,8 +295,8 @@ def line_search(
     """The first point w + t d that meets the weak Wolfe conditions, with its value and gradient; None if none is met.
 
     ``slope`` is the gradient or, at a kink, the smallest of the subgradients. With kinks points are projected to the
-    orthant of the step, and sufficient decrease alone decides. Where no trial is flat enough, the last one that was
-    low enough is returned.
+    orthant of the step, and only sufficient decrease is required. If no trial meets the curvature condition, the last
+    one with sufficient decrease is returned.
     """
     d = -two_loop_direction(regulariser, w, slope, pairs)
     initial_slope = float(slope @ d)

@@ -40,7 +40,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Watch:
-    """What may end a run from outside: a callback, a validation score, a limit in seconds."""
+    """Conditions outside the solver that may end a run: a callback, a validation score, a limit in seconds."""
 
     callback: Callback | None = None
     validation: Validation | None = None
@@ -132,7 +132,7 @@ class SolverRun:
         gradient_norm: float = NAN,
         temperatures: tuple[float, float] | None = None,
     ) -> None:
-        """Enter an iterate in the trace; at other than the target temperatures it does not compete for best."""
+        """Enter an iterate in the trace; only iterates at the target temperatures can be the best one."""
         iteration = len(self.rows)
         eps_y, eps_h = temperatures or self.problem.temperatures
         at_target = (eps_y, eps_h) == self.problem.temperatures

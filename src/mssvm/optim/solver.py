@@ -42,7 +42,7 @@ class Solver(Settings, ABC, Generic[S]):
 
     state_type: ClassVar[type]
     warm: ClassVar[tuple[str, ...]] = ()  # fields of the state that warm-start a problem with the same convex parts
-    repeatable: ClassVar[bool] = False  # steps replace values of the state: one that was cut short can be repeated
+    repeatable: ClassVar[bool] = False  # steps replace values of the state, so an interrupted one can be repeated
     former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of settings, with their present names
 
     def set_params(self, **params: Any) -> Self:

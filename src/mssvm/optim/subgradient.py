@@ -26,7 +26,7 @@ TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # of a rate, at least; trials end with whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
 PAUSE = 0.5  # seconds of visits after which an epoch pauses for a checkpoint
-ENOUGH_EPOCHS = 10  # from which on cooling counts as completed; this solver has no bound on its distance to the minimum
+ENOUGH_EPOCHS = 10  # a run of so many epochs counts as completed; this solver cannot bound its distance to the minimum
 
 
 class Stopping(Enum):
@@ -171,7 +171,7 @@ class Subgradient(Solver[SubgradientState]):
 
     @property
     def averaged(self) -> float:
-        """The share of the epochs, at the end, that is averaged over; Adam's rates are still high half-way."""
+        """The share of the epochs, at the end, that is averaged over; Adam's rates are still high at half time."""
         return 0.25 if Scaling(self.scaling) is Scaling.ADAM else 0.5
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:

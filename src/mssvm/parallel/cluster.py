@@ -42,7 +42,7 @@ LOSSES = (CancelledError, OSError)  # raised by Dask when data or connections ar
 FAN_IN = 8  # lists of partial sums that one task of the reduction joins
 TRIES = 5  # attempts at one evaluation when data are lost with a worker
 WAIT = 30.0  # seconds to wait for a worker when none is left
-LOOK = 5.0  # seconds between looks at the list of workers
+POLL_EVERY = 5.0  # seconds between two reads of the list of workers
 PLUGIN = "mssvm"
 
 
@@ -86,7 +86,7 @@ class Cluster:
         return f"Cluster({len(self.refreshed())} workers, dashboard {self.dashboard})"
 
     def summary(self) -> str:
-        """For a line of progress."""
+        """Text for the progress line."""
         return f"{len(self.workers)} workers, {format_bytes(self.sent)} an iteration, dashboard {self.dashboard}"
 
     def refreshed(self) -> dict[str, int]:
@@ -173,7 +173,7 @@ class Cluster:
         preferred = set(self.workers)
         while True:
             try:
-                wait(tasks, timeout=LOOK)
+                wait(tasks, timeout=POLL_EVERY)
             except TimeoutError:
                 if self._prefer_workers and preferred.isdisjoint(self.client.nthreads()):
                     self.client.cancel(tasks, force=True)

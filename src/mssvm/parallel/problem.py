@@ -149,7 +149,7 @@ class ShardedProblem:
     ptr: Ints
     eps: tuple[float, float] | None = None
     cache: dict[str, Any] = field(default_factory=dict)  # shared by all temperatures: "definition", "instances"
-    has_atoms = False  # every visit would move the coordinates of an instance
+    has_atoms = False  # every visit would send the coordinates of an instance over the network
 
     @property
     def n_instances(self) -> int:
@@ -222,9 +222,9 @@ class ShardedProblem:
         hidden = rise_h * self._column("log_hidden")
         return rise_y * self.log_outputs + hidden, rise_y * self._column("log_truth") + hidden
 
-    def look(self, w: Floats) -> list[InferenceSummary]:
+    def summaries(self, w: Floats) -> list[InferenceSummary]:
         """Summaries of inference on every block, at the end of training."""
-        return [summary for share in self._each(work.look, w) for summary in share]
+        return [summary for share in self._each(work.summarize, w) for summary in share]
 
     def _blame(self, task: str) -> str:
         """The shards of a task by its name, mssvm-FUNCTION-FIRST_LAST-NUMBER."""

@@ -287,7 +287,7 @@ def _common_features(surveys: Sequence[Survey], names: Sequence[str]) -> dict[st
     common: dict[str, FeatureSchema] = {}
     for survey, shard in zip(surveys, names, strict=True):
         if survey.features.keys() != surveys[0].features.keys():
-            raise InputError(f"{shard} has edge features and {names[0]} has not, or the other way round.")
+            raise InputError(f"{shard} has edge features and {names[0]} has none, or the other way round.")
         for name, own in survey.features.items():
             first = common.setdefault(name, own)
             if "named" in (own.kind, first.kind) and own.kind != first.kind:

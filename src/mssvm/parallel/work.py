@@ -397,12 +397,12 @@ def instances(shelf: Shelf, definition: ProblemDefinition, first: int, last: int
     return out
 
 
-def look(shelf: Shelf, definition: ProblemDefinition, first: int, last: int, w: Floats) -> list[InferenceSummary]:
+def summarize(shelf: Shelf, definition: ProblemDefinition, first: int, last: int, w: Floats) -> list[InferenceSummary]:
     """A summary of inference on every block, at the end of training."""
 
     def summarise(j: int) -> InferenceSummary:
         block = shelf.block(definition, j)
-        return block.problem.bound[0].look(w, block.hidden, block.problem.sample.batch.var_ptr)
+        return block.problem.bound[0].summarize(w, block.hidden, block.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
         return shelf.engine(definition).parallel_map(summarise, range(first, last))

@@ -1,4 +1,4 @@
-"""The page on annotators: what each is like, sites worth a second look, and who needs help."""
+"""The page on annotators: a summary of each, sites worth a second look, and who needs help."""
 
 from __future__ import annotations
 

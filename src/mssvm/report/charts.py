@@ -208,7 +208,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x_ticks: Sequence[float] | None, top: fl
 
 
 def _tick_label(value: float) -> str:
-    """At most five characters, for which the axis has room."""
+    """At most five characters, the width that the axis leaves for labels."""
     if 1e4 <= abs(value) < 1e6:
         return f"{value / 1e3:g}k"
     return f"{value:g}"

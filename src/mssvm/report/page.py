@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: no script, no font, no image from anywhere; reads on paper and on a phone."""
+"""One self-contained HTML file: no scripts, fonts or images from elsewhere; readable on paper and on a phone."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A structure describes (``base``). With data it becomes an ``Encoder`` (``encoder``), which parses X, lays it out as a
 batch (``layout``), encodes it as inputs of the model (``encoded``), and names the weights (``weights``). ``Chain``,
 ``Grid``, ``GraphModel`` and ``MultiLabel`` share ``pairwise``; ``FactorModel`` takes factors of any order,
-``SequenceLabel`` has one label for a whole sequence, ``Segments`` labels and lengths of stretches of a sequence.
+``SequenceLabel`` has one label for a whole sequence, ``Segments`` splits sequences into labelled segments.
 """
 
 from typing import Any

@@ -31,14 +31,14 @@ from mssvm.structures.weights import HardConstraint, KnownScores, WeightBlock
 if TYPE_CHECKING:
     from mssvm.structures.encoder import Encoder
 
-INSTANCES = (Graph, FactorInput)  # types of single instances, which are no sequence of instances
+INSTANCES = (Graph, FactorInput)  # types of single instances, as opposed to sequences of them
 MOST_STATES = 1 << 15  # a table of two such variables has 2**30 entries
 SOURCE_TITLES = {"node": "X", "edge": "edge"}  # names of the sources in messages
 
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What a structure learned from X: a schema of features per source, and the names of types it met."""
+    """What a structure learned from X: a schema of features per source, and the names of the types that occur."""
 
     features: Mapping[str, FeatureSchema]
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Parsed:
 
     @property
     def topology_keys(self) -> tuple[Hashable, ...]:
-        """What the topology of every instance depends on."""
+        """One key per instance: everything that its topology depends on."""
         if self.keys is None:
             return tuple(np.diff(self.rows["node"].ptr).tolist())
         return tuple(self.keys)
@@ -173,7 +173,7 @@ class Structure(BaseEstimator):
     # ------------------------------------------------------------------------------------- for encoders
 
     def learn(self, X: Any, vocabulary: LabelVocabulary, y: Any = None) -> tuple[Schema, Parsed]:
-        """Parse the training data: learn the schema of X, and give X parsed with it."""
+        """Parse the training data: learn the schema of X, and return it with X parsed by it."""
         self.check()
         label_types = self.types_from_labels(y, vocabulary)
         instances = self.instances(X)

@@ -34,8 +34,8 @@ class Chain(Pairwise):
         Separate scores for the first and the last label.
     forbidden : iterable of (label, next label), "bio" or "bioes"
         Transitions that never happen; ``None`` as the first stands for the start of the sequence, as the second for
-        its end: ``[("O", "I"), (None, "I")]``. "bio" and "bioes" are all transitions that these schemes of tags
-        (O, B-x, I-x, also E-x, S-x) do not have, so that no prediction has an I-x without its B-x.
+        its end: ``[("O", "I"), (None, "I")]``. "bio" and "bioes" stand for all transitions that are illegal in these
+        tagging schemes (O, B-x, I-x, also E-x, S-x), so that no prediction has an I-x without its B-x.
     forced : mapping of label to a label or an iterable of labels
         What must follow a label; every other successor is forbidden.
     fixed : mapping of block to weights

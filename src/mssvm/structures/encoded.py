@@ -1,4 +1,4 @@
-"""Encode: X as inputs of the model, with the way from labels of the user's shapes to queries and training samples."""
+"""Encode: X as inputs of the model, and labels in the user's shapes as queries and training samples."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mssvm.structures.layout import SegmentStates, Sites
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Inputs of the model, the variables that carry labels, and those that are hidden whatever the labels say.
+    """Inputs of the model, the variables that carry labels, and those that are always hidden.
 
     ``allowed`` marks the states that the structure permits (over all states of the batch; None: all). ``query`` is
-    ``BatchLayout.query`` where the layout is cached: batches of the same topologies then have the same query object, by
-    which prediction finds inference that it compiled before. ``segments`` are the states of a segmentation's variables
-    (None: there are no segments).
+    ``BatchLayout.query`` where the layout is cached: batches of the same topologies then have the same query object,
+    which is a key in the cache of compiled inference. ``segments`` are the states of a segmentation's variables (None:
+    there are no segments).
     """
 
     inputs: LinearInputs
@@ -102,7 +102,7 @@ class Encoded:
 def to_query(
     encoded: Encoded, hidden_sites: Bools | None = None, given: Labels | None = None, allowed: Labels | None = None
 ) -> Query:
-    """The query of prediction: label sites are outputs unless ``hidden_sites`` marks them; the rest stays hidden.
+    """The query of prediction: label sites are outputs unless ``hidden_sites`` marks them; other variables are hidden.
 
     ``given`` clamps observed sites to their label or restricts them to their candidate set; ``allowed`` restricts too.
     Both are ``LabelVocabulary.encode`` of labels in the shape of y.

@@ -21,7 +21,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, MssvmWarning
-from mssvm.core.room import check_room
+from mssvm.core.memory import check_memory
 from mssvm.core.terms import Term, fused
 from mssvm.data.labels import Labels, LabelVocabulary, Shapes
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
@@ -95,13 +95,13 @@ class Encoder:
 
     @cached_property
     def layout(self) -> WeightLayout:
-        """The blocks as consecutive stretches of w (a layer, which is given scores, has no features and no w)."""
+        """The blocks as consecutive ranges of w (a PyTorch layer takes scores, and has neither features nor w)."""
         shapes = {}
         for block in self.blocks:
             shapes[block.name] = len(self.feature_names(block)), prod(block.cards)
         layout = WeightLayout.of(shapes)
         sizes = "fewer features, classes or hidden states need fewer weights"
-        check_room(8.0 * layout.n_weights, f"one vector of {layout.n_weights:,} weights", sizes)
+        check_memory(8.0 * layout.n_weights, f"one vector of {layout.n_weights:,} weights", sizes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
         return layout
@@ -173,7 +173,7 @@ class Encoder:
         """Labels in the forms that the structure reads; ``shapes`` says how many sites each instance of X has."""
         return self.structure.encode_labels(y, shapes, what, self)
 
-    def _check_room(self, keys: tuple[Hashable, ...]) -> None:
+    def _check_memory(self, keys: tuple[Hashable, ...]) -> None:
         """Raise if the scores of a batch do not fit into the machine: those of all states, and a table for every member
         of the groups that have features."""
         states = 0
@@ -189,10 +189,10 @@ class Encoder:
         shared = max((float(prod(block.cards)) for block in self.blocks), default=0.0)
         n_classes = self.vocabulary.n_classes
         remedy = f"there are {n_classes:,} classes: use fewer classes, fewer instances at a time or fewer edge features"
-        check_room(8.0 * (states + entries + shared), f"the scores of {len(keys):,} instances", remedy)
+        check_memory(8.0 * (states + entries + shared), f"the scores of {len(keys):,} instances", remedy)
 
     def rows_of(self, times: Mapping[Hashable, int]) -> dict[str, BlockRows]:
-        """Rows of each block in data with ``times[key]`` instances of a topology: they decide how blocks are stored."""
+        """Rows of each block in data with ``times[key]`` instances of a topology; they decide how blocks are stored."""
         topologies = tuple(self.topology(key) for key in times)
         layout = BatchLayout(topologies, np.arange(len(topologies)), own_tables=self.own_tables)
         counts = list(times.values())
@@ -212,7 +212,7 @@ class Encoder:
         return all(rows.ptr[-1] <= SMALL_SOURCE for rows in parsed.rows.values())
 
     def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, BlockRows] | None = None) -> BatchLayout:
-        self._check_room(keys)
+        self._check_memory(keys)
         numbers = {key: k for k, key in enumerate(dict.fromkeys(keys))}
         topologies = tuple(self.topology(key) for key in numbers)
         topology_of = np.array([numbers[key] for key in keys], dtype=np.int64)

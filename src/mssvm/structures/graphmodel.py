@@ -58,7 +58,7 @@ class GraphModel(Pairwise):
         super().check()
         check_flag(self.directed, "directed")
         if self.hidden and not self.linked and not self.directed:
-            raise InputError("a hidden variable on an edge tells its ends apart; use directed=True or linked=True.")
+            raise InputError("a hidden variable on an edge makes it directed; use directed=True or linked=True.")
 
     def read(self, X: Sequence[Any]) -> Sources:
         graphs = [_checked(item, b) for b, item in enumerate(X)]

@@ -30,11 +30,11 @@ class Grid(Pairwise):
     neighbours : 4 or 8
         4 links a pixel to the right and down, 8 also along both diagonals.
     edges : "free", "associative" or "contrast"
-        What scores two neighbours. "free" has a table of all pairs of labels for every direction. "associative" has
-        one weight >= 0 for their having the same label, whatever the direction (two with diagonals, "side" and
-        "corner"). "contrast" adds another, >= 0 too, that counts less the more the two differ: it is multiplied by
+        How two neighbours are scored. "free" has a table of all pairs of labels for every direction. "associative" has
+        one weight >= 0 for equal labels, whatever the direction (with diagonals two weights, "side" and "corner").
+        "contrast" adds another weight >= 0, which counts less the more the two pixels differ: it is multiplied by
         exp(-|x_i - x_j|^2 / (2 m)), m the mean of |x_i - x_j|^2 over the edges of the image, so that labels change
-        where the image does. Tables can learn which label lies above which; where few pixels are labelled they also
+        where the image does. Tables can learn which label appears above which; where few pixels are labelled they also
         learn patterns that do not exist, such as stripes, while the other two only smooth (docs/decisions/0007).
     hidden : int
         States of the hidden variables; 0 for none. By default (``linked=True``) every pixel has one, tied to its label
@@ -109,7 +109,7 @@ class Grid(Pairwise):
         if not isinstance(rows, np.ndarray):
             raise InputError("contrast needs an (H, W, d) array of numbers; use edges='associative'.", instance=b)
         x = rows.reshape(h, w, -1).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later, with its place
+        with np.errstate(invalid="ignore", over="ignore"):  # numbers that are not finite are refused later
             distances = [((x[first] - x[second]) ** 2).sum(axis=2).ravel() for first, second in self._ends]
             distance = np.concatenate(distances)
             mean = float(distance.sum()) / max(len(distance), 1)

@@ -28,10 +28,10 @@ class InstanceTopology:
 
     ``cards`` are the numbers of states of the variables; ``labels`` the variables with labels, in C order of ``shape``,
     the shape of the instance's y. A group lists the scopes of its members, one row each: rows of one number are
-    variables, longer ones factors. ``sizes`` is the number of feature rows of every source; ``rows`` see
-    ``WeightBlock``. ``hidden_shape`` is that in which hidden states are given to the user (None: flat). ``table``: all
-    instances have the same labels, so that the labels of many instances are one array. ``auxiliary`` are variables that
-    follow from the labelled ones or only hold scores, so that they are neither labels nor hidden.
+    variables, longer ones factors. ``sizes`` is the number of feature rows of every source; ``rows``: see
+    ``WeightBlock``. ``hidden_shape`` is the shape of the hidden states that users get (None: flat). ``table``: all
+    instances have the same labels, so that the labels of many instances are one array. ``auxiliary`` variables are
+    functions of the labelled ones, or only hold scores; they are neither labels nor hidden.
     """
 
     cards: Ints
@@ -125,8 +125,8 @@ class SegmentStates(NamedTuple):
 @dataclass(frozen=True)
 class BlockRows:
     """Number of feature rows of a block of weights, and whether they are ``listed``, that is, copied from the source
-    row by row (see ``BatchLayout``). Parts of larger data use the decision for all of them: same bits
-    as in one piece."""
+    row by row (see ``BatchLayout``). All parts of a larger data set use the same decision, so that
+    they yield the same bits as the data in one piece."""
 
     n: int
     listed: bool
@@ -135,7 +135,7 @@ class BlockRows:
 @dataclass(frozen=True, eq=False)
 class BlockPlacement:
     """Where a block of weights acts in a batch: the scores of feature row r go to the entries of ``target`` from
-    ``at[r]`` on (-1: nowhere). ``rows`` are the rows of the source that serve as features; None: all, in order."""
+    ``at[r]`` on (-1: nowhere). ``rows`` are the rows of the source that are the features; None: all, in order."""
 
     target: Target
     at: Ints
@@ -151,8 +151,8 @@ class BatchLayout:
     scores of tables are added. ``segments`` are the states of a segmentation's variables (None: there are no segments).
     ``whole`` is ``Encoder.rows_of`` where the batch is a part of larger data.
 
-    The feature rows of a block are listed (copied) only where they are few or out of order; else all rows of the
-    source serve, and those without a member of the group are placed nowhere.
+    The feature rows of a block are listed (copied) only where they are few or out of order; otherwise all rows of the
+    source are used, and those without a member of the group are placed nowhere.
     """
 
     def __init__(

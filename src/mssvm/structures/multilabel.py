@@ -3,7 +3,7 @@
 theta(x, y) = sum_j x . node:j[:, y_j] + bias:j[y_j] + sum_(j,k) edge:j-k[y_j, y_k]
 
 Links are a tree, all pairs, none, or those given. The tree is that of Chow and Liu (1968): the spanning tree with the
-largest sum of mutual informations between labels, estimated from the training labels that are there.
+largest sum of mutual informations between labels, estimated from the training labels that are not missing.
 """
 
 from __future__ import annotations

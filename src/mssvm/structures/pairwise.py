@@ -18,8 +18,8 @@ or one per node (``linked=True``: a copy of the graph made of hidden variables u
 
 Undirected edges (``GraphModel(directed=False)``) score both orders in one table: edge[y_i, y_j] + edge[y_j, y_i].
 
-Where edges are associative, both ends being in the same state takes the place of the tables of labels and of hidden
-states: edge [y_i = y_j] + x_ij . edge.x [y_i = y_j], with weights that stay >= 0.
+Associative edges have no tables of labels or hidden states; they score whether both ends are in the same state:
+edge [y_i = y_j] + x_ij . edge.x [y_i = y_j], with weights that stay >= 0.
 
 With hidden variables the labels have no edges of their own unless ``direct=True``. Every block exists once per node
 type or edge type.

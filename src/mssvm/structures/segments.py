@@ -214,7 +214,7 @@ class Segments(Structure):
         boundaries[at[same & ~repeating[states[at]]] + 1] &= (True, False)
 
     def types_from_labels(self, y: Any, vocabulary: LabelVocabulary) -> Mapping[str, tuple[str, ...]]:
-        """Numbers of the classes that "auto" lets follow themselves."""
+        """Numbers of the classes that may follow themselves under ``repeat="auto"``."""
         if self.repeat != "auto":
             return {}
         repeated = np.zeros(vocabulary.n_classes, dtype=bool)

@@ -27,7 +27,7 @@ from mssvm.structures.weights import WeightBlock
 
 @dataclass(eq=False, repr=False)
 class SequenceLabel(Structure):
-    """A label for a whole sequence, explained by hidden states that follow its course.
+    """A label for a whole sequence, with a hidden state at every position.
 
     Parameters
     ----------

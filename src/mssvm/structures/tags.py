@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 from mssvm.core.errors import InputError
 
 KINDS = {"bio": "BIO", "bioes": "BIOES"}
-OPEN = ("B", "I")  # after which the chunk may continue
-INSIDE = ("I", "E")  # which continue a chunk
+OPEN = ("B", "I")  # the chunk may continue after these
+INSIDE = ("I", "E")  # these continue a chunk
 
 
 def illegal_pairs(scheme: str, classes: Sequence[Hashable]) -> list[tuple[Hashable | None, Hashable | None]]:
@@ -52,4 +52,4 @@ def _parts(tag: Hashable, scheme: str) -> tuple[str, str]:
 
 def _refuse(tag: Hashable, letter: str, name: str) -> None:
     wanted = f"{letter}-{name}" if name else letter
-    raise InputError(f"there is the tag {tag!r} and no {wanted!r}, so no chunk can be written; add it to classes=.")
+    raise InputError(f"there is the tag {tag!r} and no {wanted!r}, so no chunk can begin or end; add it to classes=.")

@@ -65,8 +65,8 @@ class Weight:
 
 
 class WeightMasks(NamedTuple):
-    """Masks over the weights: ``hidden``, those of hidden variables, which a start at zero would leave symmetric;
-    ``nonnegative``, those with a lower bound of 0."""
+    """Masks over the weights: ``hidden`` marks those of hidden variables, which would stay symmetric if they started at
+    zero; ``nonnegative`` those with a lower bound of 0."""
 
     hidden: Bools
     nonnegative: Bools

@@ -1,6 +1,6 @@
-"""The studio: a local page on which one labels a little and sees the rest (``mssvm studio``).
+"""The studio: a local web page to label a few sites and see the predictions for all others (``mssvm studio``).
 
-journal     every mark is on disk before it is answered; a killed studio loses nothing
+journal     every mark is on disk before its request is answered; a killed studio loses nothing
 project     classes, items, and the marks on them, with undo and redo
 pictures    strokes on the pictures of a folder
 sequences   tags on the words of sentences, or on the sites of series

@@ -24,7 +24,7 @@ class Journal:
         self._drop_torn_line()
 
     def _drop_torn_line(self) -> None:
-        """Cut off what a killed process wrote of its last line: it was never answered."""
+        """Cut off a last line that a killed process left incomplete: its request was never answered."""
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):

@@ -1,4 +1,5 @@
-"""The thread that learns: from the last weights, stopped by the next mark, the item that is looked at first."""
+"""The training thread: it continues from the last weights, restarts after every mark, and predicts the shown item
+before others."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Learner:
         self.model: Any = None
         self.answers: dict[int, tuple[int, Answer]] = {}  # by item, with the version that was learned
         self.progress = Progress()
-        self.looking_at = 0
+        self.shown_item = 0
         self._learned: tuple[list[Any], bool] = ([], False)  # classes, and whether from votes
         self._changed = Condition()
         self._wanted = -1
@@ -59,7 +60,7 @@ class Learner:
         self._thread.join(timeout=10.0)
 
     def wake(self) -> None:
-        """There are new marks: stop what is being learned, and begin anew."""
+        """There are new marks: stop the present training, and start again."""
         with self._changed:
             self._wanted = self.project.version
             self._changed.notify_all()
@@ -69,10 +70,10 @@ class Learner:
         self.wake()
         self._learn(self.project.version)
 
-    def look_at(self, item: int) -> None:
+    def show(self, item: int) -> None:
         """The page shows this item: predict it before others."""
         with self._changed:
-            self.looking_at = item
+            self.shown_item = item
             self._changed.notify_all()
 
     def annotators(self) -> list[dict[str, Any]]:
@@ -141,7 +142,7 @@ class Learner:
         self._learned = (data.classes, data.votes)
         if self._interrupted():
             return
-        self._predict(self.looking_at, version)
+        self._predict(self.shown_item, version)
         self._say(doing="", seconds=perf_counter() - began, status=model.status_)
 
     def _predict(self, item: int | None, version: int) -> None:
@@ -153,10 +154,10 @@ class Learner:
         self.notify()
 
     def _next_item(self, version: int) -> int | None:
-        """An item whose answer is not of this version, the one that is looked at first; None if all are."""
+        """An item without an answer of this version, preferably the shown one; None if all have one."""
         if self.model is None or version < 0:
             return None
-        items: list[int] = [self.looking_at, *range(min(self.project.n_items, MOST_ANSWERS))]
+        items: list[int] = [self.shown_item, *range(min(self.project.n_items, MOST_ANSWERS))]
         for item in items:
             if item not in self.answers or self.answers[item][0] != version:
                 return item

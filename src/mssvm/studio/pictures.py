@@ -121,8 +121,8 @@ class PictureProject(Project):
 
     def suggestions(self, model: Any, n: int) -> list[dict[str, Any]]:
         """Places in the least certain regions of the pictures with strokes and of the first one without, on the coarse
-        grid. Single pixels at borders are always uncertain and tell little, so that uncertainty is averaged over
-        squares of ``REGION`` coarse pixels."""
+        grid. Single pixels at borders are always uncertain and carry little information, so uncertainty is averaged
+        over squares of ``REGION`` coarse pixels."""
         with self.lock:
             items = self._latest()
             items += [item for item in range(self.n_items) if item not in items][:1]
@@ -147,8 +147,8 @@ class PictureProject(Project):
     # ------------------------------------------------------------------------------------------------ files
 
     def export(self, model: Any, answers: dict[int, Answer]) -> list[Path]:
-        """strokes/NAME.png (255: no label) of every picture with strokes, masks/NAME.png of every answer. Of several
-        people also strokes/people.json, their names, and strokes/NAME.K.png, the strokes of the K-th from 0 on."""
+        """strokes/NAME.png (255: no label) of every picture with strokes, masks/NAME.png of every answer. With several
+        people also strokes/people.json, their names, and strokes/NAME.K.png, the strokes of person K (from 0)."""
         palette = np.array([list(bytes.fromhex(info.colour[1:])) for info in self.classes], dtype=np.uint8)
         padded = np.concatenate([palette, np.full((256 - len(palette), 3), 255, dtype=np.uint8)])
         written = []
@@ -197,7 +197,7 @@ class PictureProject(Project):
     # ------------------------------------------------------------------------------------------------ pixels
 
     def raster(self, item: int) -> Ints:
-        """The class of every pixel, -1 without a stroke, and where people disagree."""
+        """The class of every pixel; -1 where there is no stroke or where people disagree."""
         names = self.annotators(item)
         if len(names) < 2:
             return self._painted(item, None)

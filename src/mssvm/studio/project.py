@@ -1,8 +1,8 @@
 """A project: classes with colours, items to label, and the marks on them, replayed from the journal.
 
-A mark gives a class to a part of an item, or takes labels away (class None); later marks cover earlier ones. Undo takes
-back the last mark of all, redo gives it again. A mark may have the name of a person (``by``): where several people mark
-the same place, their labels are votes.
+A mark gives a class to a part of an item, or removes labels (class None); later marks cover earlier ones. Undo removes
+the latest mark of the project, redo restores it. A mark may carry the name of a person (``by``): where several people
+mark the same place, their labels are votes.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class ClassInfo:
 
 @dataclass
 class History:
-    """Marks that hold (all, and by item), and marks that were taken back."""
+    """Active marks (all, and by item), and undone marks."""
 
     done: list[Event] = field(default_factory=list)
     undone: list[Event] = field(default_factory=list)
     of_item: dict[int, list[Event]] = field(default_factory=dict)
 
     def apply(self, event: Event) -> bool:
-        """Apply a mark, an undo or a redo; whether anything changed."""
+        """Apply a mark, an undo or a redo; returns whether anything changed."""
         if event["kind"] == "undo":
             if not self.done:
                 return False
@@ -120,11 +120,11 @@ class Project(ABC):
 
     @abstractmethod
     def check_mark(self, event: Event) -> Event:
-        """The event with nothing in it but what a mark of this kind has; raises ``InputError`` for a bad one."""
+        """The event reduced to the fields of a mark of this kind; raises ``InputError`` for a bad one."""
 
     @abstractmethod
     def training_set(self) -> TrainingSet | None:
-        """What can be learned from; None while less than two classes are marked."""
+        """The training data; None while fewer than two classes are marked."""
 
     @abstractmethod
     def new_model(self) -> Any:

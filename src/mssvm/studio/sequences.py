@@ -265,7 +265,7 @@ class SequenceProject(Project):
     # ------------------------------------------------------------------------------------------------ files
 
     def export(self, model: Any, answers: dict[int, Answer]) -> list[Path]:
-        """NAME.labels.jsonl and, of text, NAME.labels.conll: labels given, and predicted ones beside them."""
+        """NAME.labels.jsonl and, for text, NAME.labels.conll: given labels, with predicted ones beside them."""
         records = []
         lines = []
         names = list(self.annotators())
@@ -345,14 +345,14 @@ def _in_column(label: Site) -> str:
 
 
 def _either(labels: list[Site], otherwise: Sequence[Site] | None) -> list[Site]:
-    """Labels, and where there is none those of another row."""
+    """Labels, replaced by those of another row where there is none."""
     if otherwise is None:
         return labels
     return [label if label is not None else other for label, other in zip(labels, otherwise, strict=True)]
 
 
 def _opened(label: Site) -> Site:
-    """The tag after a new span: I-x, which continued the overwritten span, becomes B-x."""
+    """The tag right after a new span: I-x, the continuation of an overwritten span, becomes B-x."""
     if not isinstance(label, str) or not label.startswith("I-"):
         return label
     return f"B-{label[2:]}"

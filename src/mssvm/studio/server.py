@@ -2,7 +2,7 @@
 
 GET  /                          the page                      GET  /api/events     state, whenever it changes
 GET  /api/items/N               an item to draw               POST /api/events     a mark, undo, redo, a class
-GET  /api/items/N/picture       the picture itself            POST /api/look       which item is shown
+GET  /api/items/N/picture       the picture itself            POST /api/shown      which item is shown
 GET  /api/items/N/labels        prediction                    GET  /api/suggest    where to label next
 GET  /api/items/N/uncertainty   how unsure it is              POST /api/export     files beside the data
 GET  /api/items/N/disputed      where people disagree (pictures)
@@ -65,7 +65,7 @@ class Studio:
             Route("/static/{name}", self._static),
             Route("/api/events", self._guarded(self._listen)),
             Route("/api/events", self._guarded(self._record), methods=["POST"]),
-            Route("/api/look", self._guarded(self._look), methods=["POST"]),
+            Route("/api/shown", self._guarded(self._shown), methods=["POST"]),
             Route("/api/suggest", self._guarded(self._suggest)),
             Route("/api/export", self._guarded(self._export), methods=["POST"]),
             Route("/api/items/{item:int}", self._guarded(self._item)),
@@ -196,11 +196,11 @@ class Studio:
             self._notify()
         return JSONResponse({"version": self.project.version, "changed": recorded is not None})
 
-    async def _look(self, request: Request) -> Response:
+    async def _shown(self, request: Request) -> Response:
         item = (await self._body(request)).get("item")
         if type(item) is not int or not 0 <= item < self.project.n_items:
             raise HTTPException(404, f"there is no item {item!r}.")
-        self.learner.look_at(item)
+        self.learner.show(item)
         return JSONResponse({"item": item})
 
     async def _suggest(self, request: Request) -> Response:

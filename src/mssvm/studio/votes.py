@@ -1,6 +1,6 @@
 """Labels of several people for the sites of one item: where they agree, and where they do not.
 
-A person's entry for a site is a label, a set of labels (one of these: others were rejected), or None.
+A person's entry for a site is a label, a set of candidate labels (the others were rejected), or None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ UNNAMED = "unnamed"  # the annotator of marks without a name
 
 
 def agreed(votes: Iterable[Site]) -> tuple[Site, bool]:
-    """What all votes on one site allow (None if there is no vote), and whether nothing is left of it."""
+    """The labels that all votes on one site allow (None without votes), and whether the votes contradict each other."""
     left: frozenset[str] | None = None
     for vote in votes:
         if vote is None:

@@ -33,14 +33,14 @@ class ChainSettings:
 
 
 Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Values of the chains; their derivatives by the scores of sites and, for each chain, of links; and ``PROBLEMS``."""
+"""Values of the chains; their derivatives in the scores of sites and, for each chain, of links; and ``PROBLEMS``."""
 
 
 def power_sums(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> Found:
     """Values of the chains, differentiable, with their derivatives.
 
-    A call of an operation that is registered with PyTorch costs a third of a millisecond more: only ``torch.compile``
-    gets it.
+    Calling the operation through PyTorch's registry takes a third of a millisecond longer, so only ``torch.compile``
+    does.
     """
     given = (scores.node, scores.edge, scores.lengths, sites.labels, sites.candidates, sites.site_weight)
     if torch.compiler.is_compiling():
@@ -94,7 +94,7 @@ def _save(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _gradient(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """The gradient by ``node`` and ``edge``: derivatives of a chain times the gradient of its value."""
+    """The gradients of ``node`` and ``edge``: derivatives of a chain times the gradient of its value."""
     if grad is None:
         return None, None
     node, edge, d_node, d_edge = ctx.saved_tensors

@@ -16,7 +16,7 @@ Constraint = tuple[str, str, tuple[int, ...]]
 
 
 class Constraints:
-    """Forbidden entries of the groups of a chain, for every number of classes, which only the scores will tell."""
+    """Forbidden entries of the groups of a chain, by number of classes, which is known only from the scores."""
 
     def __init__(self, structure: Any) -> None:
         constrained = isinstance(structure, Chain) and (structure.forbidden is not None or structure.forced is not None)

@@ -74,7 +74,7 @@ def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
 
 
 class _Once(torch.autograd.Function):
-    """Copies of the first ``n`` tensors, which are gradients by the others and cannot be differentiated again."""
+    """Copies of the first ``n`` tensors, which are gradients in the others and cannot be differentiated again."""
 
     @staticmethod
     def forward(n: int, *tensors: torch.Tensor) -> Any:

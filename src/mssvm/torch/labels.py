@@ -95,7 +95,7 @@ def _allowed(layout: ScoreLayout, device: torch.device) -> torch.Tensor:
 def _delta(
     laid: LaidOut, output: torch.Tensor, truth: torch.Tensor, weight: torch.Tensor | None, loss: Loss
 ) -> Potentials:
-    """Hamming's loss of every state, as ``Hamming.delta`` computes it."""
+    """The Hamming loss of every state, as ``Hamming.delta`` computes it."""
     layout = laid.layout
     batch = laid.layout.batch
     tables = layout.cached(

@@ -171,7 +171,7 @@ class StructuredLoss(torch.nn.Module):
             return None
         if torch.compiler.is_compiling():
             return chains, power_sums(chains, sites, settings)
-        self._reports.look()
+        self._reports.poll()
         found = power_sums(chains, sites, settings)
         self._reports.add(found[3])
         return chains, found
@@ -183,12 +183,12 @@ class StructuredLoss(torch.nn.Module):
         """Raise the errors that earlier calls found in their tensors; waits for the GPU.
 
         On a GPU a call does not wait until the device has checked labels and scores: the value of an invalid instance
-        is NaN, and a later call, or this method, raises the error. Inside ``torch.compile`` or a CUDA graph there is
-        the NaN alone.
+        is NaN, and a later call, or this method, raises the error. Inside ``torch.compile`` or a CUDA graph the NaN is
+        the only sign.
 
         >>> layer.check()                                                         # nothing was wrong
         """
-        self._reports.look(wait=True)
+        self._reports.poll(wait=True)
 
     @torch.compiler.disable
     @names_scores

@@ -170,7 +170,7 @@ def _check(estimator: Any, encoder: Encoder, decode: str) -> None:
     loss = estimator._loss()
     if decode == "marginal" and not isinstance(loss, (Hamming, Zero)):
         raise UnsupportedError(
-            f"labels of least expected loss are exported for Hamming's loss alone, not for {type(loss).__name__}; "
+            f"labels of least expected loss are exported for the Hamming loss only, not for {type(loss).__name__}; "
             "use decode='map'."
         )
 

@@ -45,8 +45,8 @@ class Reports:
         written.record()
         self._pending.append((host, written))
 
-    def look(self, wait: bool = False) -> None:
-        """Raise the errors of earlier calls, of those that are finished, or with ``wait`` of all."""
+    def poll(self, wait: bool = False) -> None:
+        """Raise the errors of the earlier calls that have finished; ``wait``: of all earlier calls."""
         while self._pending and not _recording():
             host, written = self._pending[0]
             if not wait and not written.query():

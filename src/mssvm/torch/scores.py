@@ -10,10 +10,10 @@ states "hidden" (B, T, C, H), "attach" (C, H) and "move" (C, H, H). The scores o
     a padded tensor with ``lengths``                     (B, T, K), (B, T - 1, K, K); of grids (B, H, W, K), ...
     a list with a tensor for every instance              [(T_0, K), (T_1, K), ...]
 
-Of undirected graphs a link has one table, which scores both orders: table[a, b] + table[b, a].
+A link of an undirected graph has one table, which scores both orders: table[a, b] + table[b, a].
 
-The table of a link from site i to site j has the state of i on its first axis and that of j on its second: of chains,
-edge[a, b] scores label a followed by label b, as ``transition`` of estimators does.
+The table of a link from site i to site j has the state of i on its first axis and that of j on its second: in
+chains, edge[a, b] scores label a followed by label b, as ``transition`` of estimators does.
 
 A name without its type ("edge") stands for the links of every type, in the order of the instance's edges.
 """
@@ -79,7 +79,7 @@ class ScoreLayout:
     encoder: Encoder
     constrained: frozenset[str] = frozenset()
     symmetric: bool = False
-    plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
+    plans: dict[Any, Any] = field(default_factory=dict)  # plans of inference for the batch, by purpose
     bounds: LRUCache[Hashable, BoundQuery] = field(
         default_factory=partial(LRUCache[Hashable, BoundQuery], CACHED_BOUNDS, bool)
     )  # of ``query``
@@ -149,7 +149,7 @@ class ScoreLayout:
         return found
 
     def members(self, name: str, lead: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
-        """Rows of a tensor with the leading axes ``lead`` (one axis: of all members in a row) that are no padding;
+        """Rows of a tensor with the leading axes ``lead`` (one axis: all members, concatenated) that are not padding;
         None: all of them."""
 
         def make() -> torch.Tensor | None:
@@ -247,7 +247,7 @@ class LaidOut:
         return self.unary.device
 
     def back(self, per_site: torch.Tensor, fill: float) -> Any:
-        """One row per label site in the shape in which scores came: padded with ``fill``, or a list."""
+        """One row per label site, in the form of the given scores: padded with ``fill``, or a list."""
         encoded = self.layout.encoded
         if self.padded is None or encoded.labels.scalar:
             found = encoded.labels.split(per_site)
@@ -374,7 +374,7 @@ class Layouts:
         return ScoreLayout(groups, encoded, encoder, constrained, symmetric)
 
     def _encoder(self, key: EncoderKey) -> Encoder:
-        """It keeps the topologies of instances, which batches of other lengths share."""
+        """The encoder of a key; its cache of instance topologies is shared by batches of different lengths."""
         n_classes, types = key
         vocabulary = LabelVocabulary(tuple(range(n_classes)), self.missing_label)
         return Encoder(self.structure, Schema({}, dict(types)), vocabulary)
@@ -385,7 +385,7 @@ def _of_segments(given: Mapping[str, Any]) -> dict[str, Any]:
     out = {}
     for name, value in given.items():
         if name == "segment":
-            raise UnsupportedError("scores of single segments are not for the layer; give segment_x to an estimator.")
+            raise UnsupportedError("the layer takes no scores of single segments; pass segment_x to an estimator.")
         if name == "hidden" and torch.is_tensor(value):
             out[name] = value.flatten(-2)
         elif name == "hidden":

@@ -60,7 +60,7 @@ def _entities(record: dict[str, Any], tokens: list[dict[str, Any]], fail: Fail) 
         if not isinstance(name, str) or not inside or places[inside[0]][0] != first or places[inside[-1]][1] != end:
             fail(f"entity {number} ({shown(entity)}) does not begin and end with tokens; correct it or its tokens")
         if any(tags[k] != "O" for k in inside):
-            fail(f"entity {number} ({shown(entity)}) overlaps another; a chain of tags has room for one")
+            fail(f"entity {number} ({shown(entity)}) overlaps another; a token can have only one tag")
         for k in inside:
             tags[k] = f"I-{name}"
         tags[inside[0]] = f"B-{name}"

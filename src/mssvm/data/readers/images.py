@@ -140,7 +140,7 @@ def pixels_of(path: Path, limit: int = 1) -> AnyArray:
         ) from None
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None:
-        raise InputError(f"{path} is damaged or no picture; save it again.")
+        raise InputError(f"{path} is damaged or not a picture; save it again.")
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     if pixels.shape[2] >= 3:
         pixels = pixels[..., [2, 1, 0]]  # OpenCV has blue first

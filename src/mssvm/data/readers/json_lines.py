@@ -49,8 +49,8 @@ def open_json(stream: Stream, options: Options) -> Opened:
 
 
 def _guess_from(lines: Iterator[Line], stream: Stream) -> tuple[Kind, list[Line]]:
-    """The structure of the first instance that shows it, a chain if none does, and the lines taken: no more than
-    needed, as a pipe may wait for answers."""
+    """The structure of the first instance that reveals it, a chain if none does, and the lines read so far: no more
+    than needed, as the other end of a pipe may wait for answers."""
     peeked = []
     for line, text in islice(lines, PEEKED):
         peeked.append((line, text))
@@ -147,7 +147,7 @@ class JsonReader:
             return table(value, 3, f"'{what}'", fail)
         if isinstance(value[0], str):
             if not all(isinstance(word, str) and word for word in value):
-                fail(f"'{what}' mixes words with other things; give words, or features, for all sites")
+                fail(f"'{what}' mixes words and features; give words, or features, for all sites")
             return [self._intern(site) for site in words([value])[0]]
         if isinstance(value[0], dict) or _has_text(value):
             return [self._named(site, s, fail) for s, site in enumerate(value)]

@@ -107,7 +107,7 @@ def _read_csv(stream: Stream) -> Table:
             for name, cell in zip(names, row, strict=True):
                 table[name].append(cell)
     except csv.Error as error:
-        stream.fail(f"this is no CSV ({error}); quote cells that hold commas or quotes")
+        stream.fail(f"this is not CSV ({error}); quote cells that hold commas or quotes")
     return table
 
 
@@ -122,5 +122,5 @@ def _read_parquet(stream: Stream) -> Table:
     try:
         found: Table = parquet.read_table(arrow.BufferReader(stream.content())).to_pydict()
     except arrow.ArrowInvalid:
-        raise InputError(f"{stream.name} is damaged or no Parquet file; save it again.") from None
+        raise InputError(f"{stream.name} is damaged or not a Parquet file; save it again.") from None
     return found

@@ -86,7 +86,7 @@ class NpzReader:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
-            reason = "it is no NumPy archive of plain arrays, or damaged"
+            reason = "it is not a NumPy archive of plain arrays, or it is damaged"
             if isinstance(error, FileNotFoundError):
                 reason = "no such file"
             raise InputError(f"{self.name} cannot be read: {reason}; save it with np.savez.") from None

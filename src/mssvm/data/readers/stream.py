@@ -20,7 +20,7 @@ Progress = Callable[[int, int | None], None]
 
 FormatName = Literal["jsonl", "conll", "ts", "npz", "csv", "parquet", "images"]
 STDIN = "-"
-MAX_LINE = 1 << 26  # bytes; a longer line is surely no instance, and would have to be held in memory
+MAX_LINE = 1 << 26  # bytes; a longer line is hardly an instance, and would have to be held in memory
 UNPACKED = 1 << 30  # bytes that any compressed file may unpack to
 EXPANSION = 20  # times its size that a larger compressed file may unpack to
 PIECE = 1 << 24  # bytes read at a time
@@ -31,7 +31,7 @@ UNPACK = f"save it unpacked, {RAISE}"
 
 @dataclass(frozen=True)
 class Options:
-    """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
+    """How to read a file. ``format`` and ``structure`` are detected if None. ``labelled=False``: CoNLL without a
     column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
     ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
     label in masks; ``missing_label``: a further label that stands for a missing one; ``columns``: names of the columns

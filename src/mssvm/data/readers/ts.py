@@ -62,7 +62,7 @@ def _series(parts: list[str], stream: Stream, line: int) -> Floats:
         try:
             column = np.array([float(v) for v in part.split(",")])
         except ValueError:
-            stream.fail(f"dimension {k} holds something that is no number; impute missing values", line)
+            stream.fail(f"dimension {k} holds something that is not a number; impute missing values", line)
         if not np.isfinite(column).all():
             stream.fail(f"dimension {k} holds NaN or infinity; impute missing values", line)
         columns.append(column)

@@ -7,10 +7,10 @@ its factors the neighbour's number of states, the direction, and where the chain
 roles. A group is as many variables of one level and one kind as a vector has lanes, from one instance or from several
 instances of one graph.
 
-The groups of a level are shared out to bands, which threads run at the same time. They follow from graphs and roles
-alone. At one temperature bands are ranges of variables such that neighbours are in one band or in two side by side:
-some rows of a grid. At two temperatures there are many kinds, and rows of a band would not fill vectors: a band has a
-part of the groups of every level, and neighbours may be anywhere.
+The groups of a level are divided among bands, which threads run at the same time. Bands depend on graphs and roles
+only. At one temperature bands are ranges of variables such that neighbours are in one band or in adjacent ones: some
+rows of a grid. At two temperatures there are many kinds, and rows of a band would not fill vectors: a band has a part
+of the groups of every level, and neighbours may be in any band.
 
 A slot is one factor of one variable. The k-th slots of all variables of a group form the k-th slot of the group.
 """
@@ -29,10 +29,10 @@ from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
 TASK_VARIABLES = 1 << 14  # of a task, which one thread runs; one vector of instances may have more
-BAND_ROWS = 8  # as many as a vector has lanes: variables of one level in a band fill one
-CELLS = 4  # variables, at least, for every level and band
-PARTS = 16  # bands, at most, of a task at two temperatures
-PART_GROUPS = 4  # of a band in a level, on average, at least
+BAND_ROWS = 8  # the number of lanes: the variables of one level in a band then fill a vector
+CELLS = 4  # least number of variables of a level in a band, on average
+PARTS = 16  # largest number of bands of a task at two temperatures
+PART_GROUPS = 4  # least number of groups of a level in a band, on average
 INDEX = np.int32  # of variables, factors and slots: of large pictures there are many
 MOST = np.iinfo(INDEX).max
 NO_INTS = np.zeros(0, dtype=np.int64)
@@ -299,7 +299,7 @@ class LayoutBuilder:
         self.slot = self.slot_ptr.astype(INDEX)[self.group[self.mine]] + self.rank
         self.n_slots = int(self.slot_ptr[-1])
         self.at = self.slot.astype(np.int64) * self.width + self.lane[self.mine]
-        # The slots of the groups' first variables: what is the same in all lanes is read from these.
+        # The slots of the groups' first variables; numbers that are equal in all lanes are read from these.
         heads = self.heads
         self.head_slots = spans(offsets(self.degree)[heads], self.degree[heads])
         mine = self.mine[self.head_slots]
@@ -307,7 +307,7 @@ class LayoutBuilder:
         upward = self.upward[self.head_slots]
         partner = self.partner[self.head_slots]
         self.widest = int(self.card.max(initial=1))
-        # Rows of messages to hidden variables, and what these send, have a level beside their entries.
+        # Rows of messages to and from hidden variables have a level beside their entries.
         size = np.where(self.hidden, self.widest * (self.card + 1), self.card)
         self.message_at = offsets(size[mine])
         readings = size[other] if self.nested else self.card[mine] + self.card[other]
@@ -319,7 +319,7 @@ class LayoutBuilder:
         width = self.width
         room = self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
-        # What lanes without a variable send goes to a place for every band, as bands run at the same time.
+        # Lanes without a variable write to a dummy place, one for every band, as bands run at the same time.
         self.room = room * width
         n_bands = int(self.first_band[-1])
         self.n_messages = int(self.message_at[-1]) * width + self.room * n_bands

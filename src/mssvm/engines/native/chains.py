@@ -19,7 +19,7 @@ class ChainCover:
     """A pairwise topology as ``n_chains`` chains along which variables rise.
 
     By factor: its ``chain`` and the ``weight`` of that. By variable: its ``level`` (variables of a level are not
-    neighbours, and neighbours of lower number have lower levels) and ``left``, one less the weights of the chains
+    neighbours, and neighbours of lower number have lower levels) and ``left``, one minus the weights of the chains
     through it.
     """
 

@@ -29,7 +29,7 @@ def copies_of(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h: flo
 
 
 def _labels_in_turn(batch: Batch, kinds: Kinds, query: Query) -> Bools | None:
-    """Which positions of a path are labels, if these and hidden variables take turns and labels are at both ends."""
+    """Which positions of a path are labels, if labels and hidden variables alternate and labels are at both ends."""
     lead = kinds.readings[0]
     n = len(lead.order)
     label: Bools = np.arange(n - 1, -1, -1) % 2 == 0

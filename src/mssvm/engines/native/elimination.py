@@ -28,11 +28,12 @@ from mssvm.engines.program import Program
 
 # Products of probabilities stay normal numbers while the logarithms of their ranges sum to less than this.
 MAX_SPREAD = 300.0
-# Doubles of a work vector that several instances may share, one per lane: beyond it they push each other out of caches.
+# Largest work vector, in doubles, with which several instances run side by side, one per lane: larger ones overflow the
+# caches.
 SHARED_DOUBLES = 1 << 19
 # Table entries of one block's buckets from which the block is run in slices of time, in memory of its own.
 LONG_BLOCK = 1 << 21
-SLICE = 0.2  # seconds of a native call, between which Ctrl-C is heard
+SLICE = 0.2  # seconds of a native call; Ctrl-C is noticed between calls
 PLANNED_PARTS = 1 << 17  # variables and factors of the topologies and role patterns whose plans are cached
 NO_FLOATS = np.zeros(0)
 NO_INTS = np.zeros(0, dtype=np.int64)
@@ -152,7 +153,8 @@ def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int, limits
 class EliminationPlanner:
     """Elimination on one batch: orders are searched when a query is bound or measured.
 
-    ``max_spread`` is where a step changes from scaled probabilities to log space; zero keeps all steps there.
+    ``max_spread`` is the range of scores at which a step changes from scaled probabilities to log space; zero keeps all
+    steps in log space.
     """
 
     def __init__(self, batch: Batch, settings: ExactSettings, workers: Workers, log_space: bool) -> None:
@@ -162,7 +164,7 @@ class EliminationPlanner:
         self.max_spread = 0.0 if log_space else MAX_SPREAD
 
     def measure(self, query: Query, eps_y: float, eps_h: float, instances: Ints, costs: Costs, marginals: bool) -> None:
-        """Enter what the named instances would take, from orders alone; infinity where none within limits is found."""
+        """Enter the costs of the named instances, computed from orders only; infinity if no order is within limits."""
         for plan, members in self.groups(query, eps_y, eps_h, instances, self._limits):
             if plan is None:
                 costs.bytes[members] = costs.operations[members] = np.inf
@@ -293,7 +295,7 @@ class EliminationRoute:
         )
 
     def __reduce__(self) -> tuple[type[EliminationRoute], tuple[Any, ...]]:
-        """Copies have records, which are addresses, of their own."""
+        """A copy makes its own records, because records hold addresses."""
         return EliminationRoute, self._made_of
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
@@ -328,7 +330,7 @@ class EliminationRoute:
             stopped.set()
 
     def _run_long(self, call: Record, block: Block, stopped: Event) -> None:
-        """One block, slice by slice; an interrupt or error in one of them stops those of other threads."""
+        """One block, slice by slice; an interrupt or error in a block stops those of other threads."""
         record = RESUME.record(
             call=call,
             job=self._jobs[block.job],
@@ -372,7 +374,7 @@ class ScoreSweep:
         self.program = program_record(program)
 
     def load(self, instances: Record, unary: Floats, tables: Floats) -> None:
-        """Take the scores of the only instance of a layout; the shifts stay."""
+        """Load the scores of the only instance of a layout; the shifts stay."""
         LOAD(program=self.program, instances=instances, unary=_doubles(unary), tables=_doubles(tables), work=self.work)
 
     def bound(self, temperature: Floats, match: bool) -> float:

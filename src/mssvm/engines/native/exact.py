@@ -230,7 +230,7 @@ class GivenStates:
         inside = np.zeros(batch.n_factors, dtype=np.int64)
         state[variables] = states - batch.unary_ptr[variables]
         if batch.n_factors:
-            of = batch.topology_of  # scopes are gathered anew: cached ones would stay in memory for this use alone
+            of = batch.topology_of  # scopes are gathered here, not cached: nothing else needs them
             ptr = offsets(gather([t.scope_sizes for t in batch.topologies], of))
             places = state[gather([t.scope_flat for t in batch.topologies], of, batch.var_ptr[:-1])]
             inside = np.add.reduceat(places * gather([t.scope_strides for t in batch.topologies], of), ptr[:-1])

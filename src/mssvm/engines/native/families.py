@@ -1,7 +1,7 @@
 """Families of forests that run side by side: their instances and memory layout.
 
-Read from the root, a short chain is the beginning of a longer one. A family is the largest such forest with the same
-tables; its members are the instances that are a beginning of it (``cpp/layout.hpp``).
+Read from the root, a short chain is a prefix of a longer one. A family is the largest such forest with the same
+tables; its members are the instances that are a prefix of it (``cpp/layout.hpp``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FAMILY = RecordType(
 class Reading(NamedTuple):
     """A rooted topology by position, children before parents.
 
-    ``text`` of a forest is a prefix of that of a larger one if the forest is the beginning of it, read from the root.
+    ``text`` of a forest is a prefix of the ``text`` of a larger one if the forest is a prefix of that forest.
     """
 
     order: Ints
@@ -99,8 +99,8 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
 def families_of(batch: Batch, instances: Ints, query: Query | None) -> list[Kinds]:
     """The families of the named instances.
 
-    Without a query all variables have one temperature. With one, forests are rooted at variables that are outputs in
-    some instance, so that few rows reach a root.
+    Without a query all variables have one temperature. With a query, forests are rooted at variables that are outputs
+    in some instance, so that few rows reach a root.
     """
     by_key: dict[tuple[int, bytes], list[Kinds]] = {}
     sizes = np.zeros(len(batch.topologies), dtype=np.int64)

@@ -1,7 +1,7 @@
 """Linear models on CPUs: theta = Phi w + offset and Phi^T mu, every term by the loop that suits its layout.
 
-None is left to BLAS: its own threads wait for each other and for the cores that ours run on, which makes small products
-many times slower. The loops are those of ``cpp/features.hpp``.
+BLAS is not used: its threads compete with ours for the cores, which makes small products many times slower. The loops
+are those of ``cpp/features.hpp``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exact nested power sums (paper eq. 5) on pairwise forests, chains above all: planned once, bound once, run often."""
+"""Exact nested power sums (paper eq. 5) on pairwise forests, mostly chains: planned once, bound once, run often."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ForestRoute:
 
     @property
     def strategies(self) -> list[tuple[Ints, str]]:
-        """Instances with their first strategy; those that probabilities cannot be trusted with run again in scores."""
+        """Instances with their first strategy; where probabilities lose precision, they run again in scores."""
         out = list[tuple[Ints, str]]()
         for family in self.families:
             name = "one temperature" if family["eps_y"] == family["eps_h"] else "two temperatures"
@@ -130,10 +130,10 @@ class ForestRoute:
         return [FAMILY(**fields, side=side) for fields in self.families]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> Ran:
-        """Write value and marginals of the instances; returns how many ran by which algebra."""
+        """Write value and marginals of the instances; returns how many ran in each algebra."""
         if not self._supported:
             raise UnsupportedError(
-                "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
+                "an instance is not a forest with hidden components that touch two outputs at most; use elimination."
             )
         found = np.zeros((2, len(value)))
         ran = self._call(theta, found, mu, self.workers.idle)
@@ -180,7 +180,7 @@ class ForestCall:
             threads=threads,
         )
         outcome = UNFINISHED
-        while outcome == UNFINISHED:  # calls return five times a second, so that Python can handle Ctrl-C
+        while outcome == UNFINISHED:  # calls return five times a second, so that Python notices Ctrl-C
             outcome = FORESTS.run(record)
         if outcome == NO_NUMBERS:
             (theta if self.cost is None else theta + self.cost).check(self.batch)

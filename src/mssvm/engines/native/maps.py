@@ -95,7 +95,7 @@ class EntryMap:
 
 
 def _runs_of(rows: Ints) -> Ints:
-    """Rows (to, slot, entry) as runs with constant steps, in the order of forests or of graphs: the fewer of both."""
+    """Rows (to, slot, entry) as runs with constant steps, in the order of forests or of graphs, whichever has fewer."""
     to, slot, entry = rows.T
     candidates: list[Ints] = []
     for order in ((to, slot), (to, entry, slot)):

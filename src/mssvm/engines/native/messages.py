@@ -1,7 +1,8 @@
 """Message passing by the compiled library: ``cpp/messages.hpp`` and its neighbours implement ``engines.messages``.
 
-A plan lays out index arrays, a model measures potentials, a run holds messages. An instance holds probabilities while
-they can be trusted (pairwise factors, one temperature) and scores otherwise; the library says when that changes.
+A plan lays out index arrays, a model measures potentials, a run holds messages. The messages of an instance are
+probabilities while these are precise enough (pairwise factors, one temperature) and scores otherwise; the library
+reports when that changes.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from mssvm.engines.messages import NOISE, Schedule, Temperatures, sweep_order, s
 from mssvm.engines.native.conditional import NativeConditional
 from mssvm.engines.native.wiring import WIRING
 
-# Ranges of a table, in units of the temperature. Up to SAFE_RANGE probabilities are tried; up to WEAK_RANGE none is so
-# small that its relative changes go unnoticed.
+# Ranges of a table, in units of the temperature. Up to SAFE_RANGE probabilities are tried; up to WEAK_RANGE no
+# probability is so small that its relative changes would go unnoticed.
 SAFE_RANGE = 600.0
 WEAK_RANGE = 4.0
 # Max-product is the same at any positive unit of scores. At this range in units, nothing underflows or loses precision.
@@ -50,7 +51,7 @@ MOST_STATES = 12
 FEWEST = 3
 FEWEST_WIDE = 6
 PADDING = 8
-NUMBERS = count(1)  # of plans, under which the library keeps graphs
+NUMBERS = count(1)  # of plans; keys of the graphs that the library caches
 NO_FLOATS = np.zeros(0)
 NO_FLAGS = np.zeros(0, dtype=bool)
 NO_INTS = np.zeros(0, dtype=np.int64)
@@ -58,7 +59,7 @@ NO_INTS = np.zeros(0, dtype=np.int64)
 RUN = RecordType(
     "run",
     dict.fromkeys(("unary", "open_unary", "potential", "messages", "residual"), FLOATS)
-    | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "looking": MASK, "held": MASK}
+    | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "measuring": MASK, "held": MASK}
     | {"tables": FLOATS, "scaled_tables": FLOATS, "eligible": MASK, "weak": MASK, "unit": FLOAT},
 )
 _ON: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN), "instances": INTS}
@@ -151,14 +152,14 @@ class Buffers:
         self._free: defaultdict[int, list[Floats]] = defaultdict(list)
         self._lock = Lock()
 
-    def take(self, size: int) -> Floats:
+    def acquire(self, size: int) -> Floats:
         """An array with arbitrary contents."""
         with self._lock:
             free = self._free[size]
             return free.pop() if free else np.empty(size)
 
-    def give_back(self, *arrays: Floats) -> None:
-        """Take unused arrays back; a few of every size are kept."""
+    def release(self, *arrays: Floats) -> None:
+        """Return unused arrays to the pool, which keeps a few of every size."""
         with self._lock:
             for array in arrays:
                 if len(self._free[array.size]) < 4:
@@ -450,8 +451,8 @@ class NativeRun:
         self.residual = np.full(n, np.inf)
         self._until = np.zeros(n, dtype=np.int64)
         self._buffers = plan.buffers
-        self._messages = self._buffers.take(plan.n_messages)
-        self._potential = self._buffers.take(len(unary) if tables.eligible.any() else 0)
+        self._messages = self._buffers.acquire(plan.n_messages)
+        self._potential = self._buffers.acquire(len(unary) if tables.eligible.any() else 0)
         self._scaled = np.zeros(n, dtype=bool)
         self._unary = unary
         self._held = NO_FLAGS
@@ -465,7 +466,7 @@ class NativeRun:
             sweeps=self.sweeps,
             held_at=NO_INTS,
             scaled=self._scaled,
-            looking=np.zeros(n, dtype=bool),
+            measuring=np.zeros(n, dtype=bool),
             held=NO_FLAGS,
             tables=model.tables,
             scaled_tables=tables.entries,
@@ -475,7 +476,7 @@ class NativeRun:
         )
 
     def __del__(self) -> None:
-        self._buffers.give_back(self._messages, self._potential)
+        self._buffers.release(self._messages, self._potential)
 
     def _on(self, instances: Ints) -> dict[str, Any]:
         """The fields that all calls share."""
@@ -536,7 +537,7 @@ class NativeRun:
             potential=NO_FLOATS,
             messages=self.log_messages(instances),
             scaled=np.zeros(len(self.batch), dtype=bool),
-            looking=np.zeros(len(self.batch), dtype=bool),
+            measuring=np.zeros(len(self.batch), dtype=bool),
         )
         FIELDS(
             **(self._on(instances) | {"run": run}),

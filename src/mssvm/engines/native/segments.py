@@ -17,7 +17,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Pair, TwoCalls, check_decodable, decoded
 
 METHOD = "segment recursion"
-OPERATIONS_AT_ONCE = 1 << 30  # of one call, after which the interpreter looks for Ctrl-C
+OPERATIONS_AT_ONCE = 1 << 30  # of one call, after which the interpreter checks for Ctrl-C
 NO_FLOATS = np.zeros(0)
 NO_INTS = np.zeros(0, dtype=np.int64)
 
@@ -103,7 +103,7 @@ class SegmentPlan:
 
 @dataclass(frozen=True, eq=False)
 class SegmentBound:
-    """PS_segmentations[eps_y] PS_hidden[eps_h] theta of every instance; roles of variables are not looked at."""
+    """PS_segmentations[eps_y] PS_hidden[eps_h] theta of every instance; roles of variables are ignored."""
 
     plan: SegmentPlan
     query: Query
@@ -129,7 +129,7 @@ class SegmentBound:
         return belief.value, decoded(self.plan.batch, self.query, belief, self.eps_h)
 
     def sample(self, theta: Potentials, draws: int, seed: int) -> list[Ints]:
-        """Segmentations from p ~ exp(PS_h[eps_h] theta / eps_y), an array (draws, T) an instance: the label of every
+        """Segmentations from p ~ exp(PS_h[eps_h] theta / eps_y), an array (draws, T) per instance: the label of every
         site, plus the number of labels where a segment begins."""
         sites = self.plan.sites
         drawn_at = offsets(sites * draws)

@@ -20,8 +20,8 @@ from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 from mssvm.engines.native.chains import chain_cover
 
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
-# Range of a table, in units of its temperature, up to which nothing that counts is lost in scaled form: products of one
-# message, and at two temperatures of two, are above 1e-261.
+# Range of a table, in units of its temperature, up to which scaled form loses nothing significant: products of one
+# message (of two messages at two temperatures) are above 1e-261.
 SAFE = 600.0
 SAFE_NESTED = 300.0
 NO_FLOATS = np.zeros(0)
@@ -174,13 +174,14 @@ class ChainRun:
         )
 
     def sweep(self, n: int) -> Floats:
-        """The bound of every instance of the batch (0 outside the plan) after n > 0 sweeps to and fro."""
+        """The bound of every instance of the batch (0 outside the plan) after n > 0 sweeps, each forwards and
+        backwards."""
         value = np.zeros(len(self.plan.batch))
         SWEEP.run(self._changed(value=value, sweeps=n))
         return value
 
     def read(self, mu: Marginals) -> Floats:
-        """Write the marginals by which the bound changes with the scores, at the messages of the last sweep (eps > 0).
+        """Write the gradient of the bound in the scores, its marginals, at the messages of the last sweep (eps > 0).
 
         Returns, by instance, the largest difference of a variable's marginals between two chains.
         """
@@ -234,7 +235,7 @@ class NestedRun(ChainRun):
 
 
 def _vectors(n: int) -> Floats:
-    """Zeros that begin with a cache line."""
+    """Zeros that begin at a cache line."""
     room = np.zeros(n + 8)
     first = (-room.ctypes.data // 8) % 8
     return room[first : first + n]

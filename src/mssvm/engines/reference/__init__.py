@@ -1,4 +1,4 @@
-"""The engine protocol in plain NumPy: slow, and short enough to be read as its definition.
+"""The engine protocol in plain NumPy: slow, but short enough to be read as its definition.
 
 ``exact`` eliminates one variable after the other from a list of tables, ``messages`` passes messages one factor at a
 time, ``features`` is one sparse matrix. ``inference`` decides which queries run, and in which order.
@@ -25,7 +25,7 @@ from mssvm.engines.reference.messages import ReferenceMessagePlan
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """Everything one instance and one table at a time."""
+    """The reference engine: one instance and one table at a time."""
 
     threads: int = 1
     name = "reference"

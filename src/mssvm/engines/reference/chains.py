@@ -1,6 +1,6 @@
 """The decomposition bound in plain NumPy: one variable and one message at a time (``engines.decomposition``).
 
-Messages are scores. With G_i = u_i plus all messages to i, variable i has the scores rho G_i less its two messages
+Messages are scores. With G_i = u_i plus all messages to i, variable i has the scores rho G_i minus its two messages
 along a chain of weight rho, whatever the messages are; a sweep sends
 
     M_ij(z) = PS[eps rho] over x of (rho G_i(x) - M_ji(x) + theta_ij(x, z))
@@ -20,7 +20,7 @@ from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 
-ROUNDS = 16  # in which the remaining weights of variables are given to their chains
+ROUNDS = 16  # in which the remaining weights of variables are distributed among their chains
 
 
 class ReferenceCover:
@@ -128,7 +128,7 @@ class ReferenceChainRun:
         return np.split(self.messages, self.ends)
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
-        """Take scores over."""
+        """Replace scores and temperatures; messages stay as they are."""
         unary = np.where(allowed, theta.unary, -np.inf)
         self.unary = np.split(unary, self.batch.unary_ptr[1:-1])
         self.tables = theta.tables
@@ -183,14 +183,14 @@ class ReferenceChainRun:
         return np.asarray(self.unary[int(self.batch.var_ptr[b]) + i] + sum(to[s] for s in slots))
 
     def _root(self, b: int, i: int) -> float:
-        """The weight of the chains that begin at a variable, and of what is left of it."""
+        """The weight of the chains that begin at a variable, plus the variable's remaining weight."""
         cover = self.plan.covers[int(self.batch.topology_of[b])]
         continued = set(cover.next)
         begins = [f for f in cover.out_of[i] if f not in continued]
         return float(cover.left[i] + cover.weight[begins].sum())
 
     def _send(self, b: int, i: int, slots: list[int], later: bool) -> float:
-        """Send to the later, or to the earlier neighbours; the sum of what normalising took off."""
+        """Send messages to the later (or the earlier) neighbours; returns the sum of the subtracted normalisers."""
         to = self._to
         total = self._total(b, i, slots)
         taken = 0.0
@@ -231,7 +231,7 @@ class ReferenceChainRun:
         to = self._to
         first = int(batch.var_ptr[b])
         apart = 0.0
-        reading: Floats | None = None  # the chain's own message in place of the last one swept, less that
+        reading: Floats | None = None  # the chain's own message minus the message of the last sweep
         for k, f in enumerate(chain):
             slot = 2 * (int(batch.factor_ptr[b]) + f)
             slot += not self._later(slot)

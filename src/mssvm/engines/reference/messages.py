@@ -169,7 +169,7 @@ class ReferenceRun:
                 self.sweeps[b] += 1
 
     def _residual(self, b: int, change: float, t: Temperatures) -> float:
-        """The largest change of a message in units of the temperature; one by rounding is none."""
+        """The largest change of a message in units of the temperature; 0 if it is rounding."""
         fields = [self._field(i, self.unary, self.m) for i in self.plan.variables([b])]
         largest = max((float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in fields), default=0.0)
         if change <= ROUNDINGS * np.finfo(np.float64).eps * largest:

@@ -3,7 +3,7 @@
 ``exact`` eliminates variables of many instances at once, ``messages`` passes all messages of a colour at once,
 ``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until they are read. On GPUs
 ``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use; everything
-else, and every machine without them, runs the plain PyTorch, which is also what the kernels are tested against.
+else, and every machine without these kernels, runs plain PyTorch, against which the kernels are tested.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TorchEngine:
     name = "torch"
     threads = 1
     idle = 1
-    block_states = 1 << 27  # of a training problem's blocks: a GPU wants much at once
+    block_states = 1 << 27  # of a training problem's blocks: a GPU needs large batches
 
     def __post_init__(self) -> None:
         if self.precision not in ("double", "single"):

@@ -100,7 +100,8 @@ class DevicePotentials(_OnDevice, Potentials):
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
 
     def sums(self, index: ScoreIndex, n: int) -> Floats:
-        """Indexed scores are sorted by instance, so that sums are over segments; only these are fetched."""
+        """Sums of indexed scores, which are sorted by instance: sums over segments, of which only the results are
+        fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
         (states, n_states), (tables, n_tables), count = cached_on(index, at, lambda: _uploaded_index(index, n, at))
         unary = torch.segment_reduce(self.parts[0][states], "sum", lengths=n_states, unsafe=True)
@@ -130,7 +131,7 @@ def _uploaded_index(index: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts
 
 
 def cached_on(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
-    """The result of ``upload`` for an object on the host, cached on that object: iterations use it again."""
+    """The result of ``upload`` for an object on the host, cached on that object for later iterations."""
     uploads: dict[Hashable, T] = host.__dict__.setdefault("_on_devices", {})
     if name not in uploads:
         uploads[name] = upload()

@@ -33,7 +33,7 @@ def directory(versions: str) -> Path | None:
 
 
 def _places() -> Iterator[Path]:
-    """Inside the package, else with the user's caches, where every installation has a directory of its own."""
+    """The package's own directory, then the user's cache directory, with a subdirectory for every installation."""
     yield PACKAGE / "__pycache__"
     name = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
     yield _user_cache() / "mssvm" / name
@@ -48,7 +48,7 @@ def _user_cache() -> Path:
 
 
 def _prune(place: Path, used: Path) -> None:
-    """Remove directories of other versions that nothing was written to for long."""
+    """Remove directories of other versions that were not written to for a long time."""
     for path in place.glob(f"{NAME}-*"):
         if path != used and time.time() - path.stat().st_mtime > UNUSED:
             shutil.rmtree(path, ignore_errors=True)

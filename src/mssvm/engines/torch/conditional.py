@@ -1,4 +1,4 @@
-"""Q(y) on a device where no variable is hidden, so that it is theta(y); the CPU engine does hidden trees."""
+"""Q(y) on a device where no variable is hidden, so that it is theta(y); hidden trees run on the CPU engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TorchConditional:
-    """Q(y) and marginals given y; local search is the CPU engine's."""
+    """Q(y) and marginals given y; local search runs on the CPU engine."""
 
     model: TorchMessageModel
     components: HiddenComponents

@@ -134,8 +134,8 @@ class TorchPlan:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
-        """Nothing worth counting where a kernel surely runs; else as the CPU engine works them out, which bounds them
-        before it searches for orders."""
+        """Zero where a kernel is certain to run; otherwise the costs on the CPU engine, which bounds them before it
+        searches for orders."""
         n = len(self.batch)
         paths = np.array([t is not None and t.is_path for t in self._orders], dtype=bool)
         if np.all((self._trees if eps_y == eps_h else paths[self.batch.topology_of]) | self._chains):
@@ -278,7 +278,7 @@ class TorchBoundQuery:
         )
 
     def _run(self, unary: torch.Tensor, tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Values, and the marginals of both kinds, of all that is done on the device."""
+        """Values and marginals (of variables and of tables) of all instances that run on the device."""
         value = unary.new_zeros(len(self.batch))
         mu = torch.zeros_like(unary), unary.new_zeros(self.batch.n_mu_entries)
         for route in self.routes:
@@ -289,7 +289,7 @@ class TorchBoundQuery:
 
     @cached_property
     def _repeated(self) -> Repeated | None:
-        """On a GPU: elimination is thousands of small steps, which are recorded and made again without the host."""
+        """On a GPU: elimination is thousands of small steps, which are recorded once and replayed without the host."""
         on_gpu = self.at.device.type == "cuda" and not self.at.plain
         return Repeated(self._run) if on_gpu and self.groups else None
 
@@ -317,7 +317,7 @@ class Repeated:
         if self._calls == 2:
             self._graph = torch.cuda.CUDAGraph()
             self._inputs = [x.clone() for x in inputs]
-            # Freeing another recording would spoil this one: no garbage collection meanwhile.
+            # Freeing another recording would invalidate this one: garbage collection is paused.
             with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
         for static, x in zip(self._inputs, inputs, strict=True):
@@ -381,7 +381,7 @@ class Chunk:
 
 
 def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""
+    """Eliminate, then go backwards: the gradient of a message, times its weights, is that of its tables."""
     steps = []
     alive = set(range(len(tables)))
     given = len(tables)

@@ -1,4 +1,4 @@
-"""Linear features on a device: dense terms that share weights as matrix products, the rest entry by entry."""
+"""Linear features on a device: dense terms that share weights as matrix products, all others entry by entry."""
 
 from __future__ import annotations
 

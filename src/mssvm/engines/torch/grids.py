@@ -18,9 +18,9 @@ from mssvm.engines.torch.nvrtc import available, constants, kernel
 MOST_SHARED = 226 << 10
 MOST_STATES = 32
 FEW_STATES = 8
-LOOK = 16  # sweeps between two looks at convergence, on the device
+CHECK_EVERY = 16  # sweeps between two tests of convergence, on the device
 SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
-# whose tables: the kernel's TABLES
+# which factors share a table: the kernel's TABLES
 FOR_ALL = 0
 EACH_GRID = 1
 EDGES = 2
@@ -94,7 +94,7 @@ class GridKernel:
         """Up to ``n_sweeps`` sweeps of the named grids, each until it converges; returns how many of each."""
         product = product_of(t)
         unit = t.eps_h
-        if product == MAXIMA:  # any unit does for a maximum: the one that keeps the range of scores safe
+        if product == MAXIMA:  # a maximum does not depend on the unit: choose one that keeps the range of scores safe
             unit = max(spread(unary, tables) / (0.5 * SAFE[self.at.dtype]), 1e-30)
         h, w = self.shape
         dtype = self.at.dtype
@@ -135,7 +135,7 @@ class GridKernel:
             float(schedule.damping),
             float(tolerance / unit),
             n_sweeps,
-            LOOK,
+            CHECK_EVERY,
         )
         residual[grids] *= unit
         return swept
@@ -192,8 +192,8 @@ class GridKernel:
         return bool(self._shared(flooding) + tables <= MOST_SHARED)
 
     def _threads(self, product: int, flooding: bool, n_grids: int) -> tuple[int, bool, int]:
-        """Threads of a block, whether axes have their own, and blocks of a multiprocessor, as measured on grids 20x40:
-        many small blocks hide each other's waiting, a few grids are done soonest by large ones."""
+        """Threads of a block, whether each axis has its own, and blocks of a multiprocessor, as measured on grids of
+        20 x 40: many small blocks hide each other's latency, while a few grids finish soonest in large blocks."""
         colour = 32 * -(-self.places // 64)
         single = self.at.dtype == torch.float32
         if self.states > FEW_STATES:

@@ -37,8 +37,8 @@ from mssvm.engines.torch.grids import GridKernel, finest
 from mssvm.engines.torch.pairs import PairKernel
 from mssvm.engines.torch.rest import advance
 
-LOOK = 8  # sweeps between two looks at convergence
-ROUNDINGS = 8.0  # of a field, up to which a change of a message is none
+CHECK_EVERY = 8  # sweeps between two tests of convergence
+ROUNDINGS = 8.0  # a change of a message by at most this many roundings of a field counts as none
 INF = torch.inf
 Sweep = Callable[..., torch.Tensor]
 
@@ -132,7 +132,7 @@ class TorchMessagePlan:
         return out
 
     def flat(self, padded: torch.Tensor) -> torch.Tensor:
-        """And back."""
+        """The inverse of ``padded``."""
         return padded.reshape(-1) if self.uniform else padded[self._inside]
 
     @cached_property
@@ -221,13 +221,13 @@ class TorchMessageModel:
 
     @cached_property
     def _largest(self) -> float:
-        """About how large fields get: a score, and messages from a few tables."""
+        """Estimate of the largest field: a score, plus messages from a few tables."""
         parts = ((1.0, self.unary), (4.0, self.tables))
         sizes = (k * torch.where(x > -INF, x, 0.0).abs().amax() for k, x in parts if x.numel())
         return float(sum(sizes, self.unary.new_zeros(())))
 
     def attainable(self, t: Temperatures, schedule: Schedule) -> Schedule:
-        """The schedule with a tolerance that single precision can attain: a change by rounding is none."""
+        """The schedule with a tolerance that single precision can attain, not below its rounding."""
         if schedule.tolerance < 0.0 or self.plan.at.dtype == torch.float64:
             return schedule
         rounding = ROUNDINGS * torch.finfo(torch.float32).eps * self._largest
@@ -333,7 +333,7 @@ class TorchRun:
         colours = [None] if schedule.flooding else self._colours(edges)
         for k in range(n_sweeps):
             going = ~(residual[mine] <= schedule.tolerance)
-            if k % LOOK == 0 and not bool(going.any()):
+            if k % CHECK_EVERY == 0 and not bool(going.any()):
                 break
             count[mine] += going
             moving = (~(residual <= schedule.tolerance))[edges.owner]

@@ -1,4 +1,4 @@
-"""CUDA source compiled at first use with the libraries that PyTorch brings: no toolkit, no package beside it.
+"""CUDA source compiled at first use with the libraries that come with PyTorch: no toolkit or other package is needed.
 
 NVRTC compiles source for the present GPU, and the machine code is cached on disk; the driver loads and launches it on
 PyTorch's own context and stream. Where either library is missing, ``available`` is False and plain PyTorch runs.
@@ -38,7 +38,7 @@ class CudaKernel:
         self.ready(blocks, threads, *arguments)()
 
     def ready(self, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
-        """A launch with these arguments, to be made any number of times."""
+        """A launch with these arguments, which can be repeated any number of times."""
         values = [self._value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
@@ -120,7 +120,7 @@ def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
         if content[:32] == hashlib.sha256(content[32:]).digest():
             return content[32:]
     code = _machine_code(text, name, flags)
-    with suppress(InputError), replacing(cached) as file:  # a full disk is no error: the code is in memory
+    with suppress(InputError), replacing(cached) as file:  # a full disk is not an error: the code is in memory
         file.write(hashlib.sha256(code).digest() + code)
     return code
 

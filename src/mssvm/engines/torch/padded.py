@@ -30,7 +30,7 @@ class Answer:
     """Values, derivatives and errors of a batch.
 
     ``values`` (n, sides) in double precision, NaN for invalid instances. ``node`` and ``edge``: derivatives of the
-    difference of the sides by the scores of sites, and by those of links, (n, S, S), or (n, T - 1, S, S) where every
+    difference of the sides in the scores of sites, and in those of links, (n, S, S), or (n, T - 1, S, S) where every
     link has a table of its own. ``problem``: see ``PROBLEMS``.
     """
 

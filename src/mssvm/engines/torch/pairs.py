@@ -18,11 +18,11 @@ from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 32
 MOST_SHARED = 14 << 10
-LOOK = 8
+CHECK_EVERY = 8
 # threads that add up the messages to a variable, and how many of them each reads at once
 LANES = 4
 AT_ONCE = 2
-RECORDED = 8  # multiples of LOOK sweeps from which on a CUDA graph is recorded
+RECORDED = 8  # multiples of CHECK_EVERY sweeps from which on a CUDA graph is recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +75,12 @@ class PairKernel:
         )
 
     def few(self, tables: torch.Tensor) -> bool:
-        """Whether a block has room for all tables."""
+        """Whether all tables fit into the shared memory of a block."""
         return len(tables) * self.states * (self.states + 3) * int(self.at.dtype.itemsize) <= MOST_SHARED
 
     def able(self, t: Temperatures, tables: torch.Tensor) -> bool:
-        """Whether a thread has room for such sweeps, and scaling by eps_h loses no differences that matter at eps_y."""
+        """Whether a thread has enough registers for such sweeps, and scaling by eps_h loses nothing that matters at
+        eps_y."""
         product = product_of(t)
         if product > MIXED and t.eps_y > t.eps_h:
             return False
@@ -127,13 +128,13 @@ class PairKernel:
             state.change.zero_()
             active.bitwise_and_((~(residual <= tolerance)).to(torch.int8))
 
-        parts, rest = divmod(n_sweeps, LOOK)
+        parts, rest = divmod(n_sweeps, CHECK_EVERY)
         late = _Late()
         run: Callable[[int], None] = part
         for k in range(parts):
             if k == 1 and parts >= RECORDED:
                 run = _recorded(part)
-            run(LOOK)
+            run(CHECK_EVERY)
             if late.none(active):
                 break
         else:
@@ -144,14 +145,15 @@ class PairKernel:
 
 
 def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
-    """``LOOK`` sweeps as a recorded CUDA graph: on small graphs a launch by the host takes as long as its kernel."""
+    """``CHECK_EVERY`` sweeps as a recorded CUDA graph: on small graphs a launch by the host takes as long as its
+    kernel."""
     graph = torch.cuda.CUDAGraph()
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
-    # Freeing another recording would spoil this one. (torch.cuda.graph would also empty the allocator's cache.)
+    # Freeing another recording would invalidate this one. (torch.cuda.graph would also empty the allocator's cache.)
     with gc_paused(), torch.cuda.stream(aside):
         graph.capture_begin(capture_error_mode="thread_local")
-        part(LOOK)
+        part(CHECK_EVERY)
         graph.capture_end()
     return lambda _: graph.replay()
 
@@ -165,7 +167,7 @@ class _Late:
 
     def none(self, active: torch.Tensor) -> bool:
         if self._known is not None:
-            self._known.synchronize()  # long past: several sweeps were launched since
+            self._known.synchronize()  # does not wait: several sweeps were launched since
             if not bool(self._answer[0]):
                 return True
         self._answer.copy_(active.amax(0, keepdim=True), non_blocking=True)
@@ -263,7 +265,7 @@ class _Sweeps:
 
 
 def _padded(rows: torch.Tensor, few: int = 3) -> torch.Tensor:
-    """Rows as the kernel reads them: four numbers at a time where there are as many as ``few``."""
+    """Rows as the kernel reads them: four numbers at a time where a row has at least ``few``."""
     n = rows.shape[-1]
     out = rows.new_zeros(*rows.shape[:-1], n if n < few else -(-n // 4) * 4)
     out[..., :n] = rows
@@ -271,4 +273,4 @@ def _padded(rows: torch.Tensor, few: int = 3) -> torch.Tensor:
 
 
 def _nothing() -> None:
-    """A colour that no variable has."""
+    """The launch for a colour without variables."""

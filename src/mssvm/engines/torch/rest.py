@@ -15,7 +15,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.topology import Batch, spans
 from mssvm.engines.messages import Schedule, Temperatures
 
-# Roundings of the largest score at a variable up to which a change of a message is none.
+# A change of a message by at most this many roundings of the largest score at a variable counts as none.
 ROUNDINGS = 8.0
 
 
@@ -33,7 +33,8 @@ class ScoredRun(Protocol):
 
 
 def advance(run: ScoredRun, instances: Ints, t: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
-    """Up to ``n_sweeps`` more sweeps, for every instance until its messages rest; residuals are in temperatures."""
+    """Up to ``n_sweeps`` more sweeps, for every instance until its messages converge; residuals are in units of the
+    temperature."""
     moving = instances[~(run.residual[instances] <= schedule.tolerance)]
     if not len(moving):
         return
@@ -61,7 +62,7 @@ def advance(run: ScoredRun, instances: Ints, t: Temperatures, n_sweeps: int, sch
 
 
 def _largest_scores(run: ScoredRun, instances: Ints) -> Floats:
-    """Of every instance, the largest finite score of a state by all messages."""
+    """The largest finite score of a state, all messages included, of every instance."""
     first = run.batch.unary_ptr[run.batch.var_ptr]
     counts = np.diff(first)[instances]
     scores = run.scores(instances)[spans(first[instances], counts)]

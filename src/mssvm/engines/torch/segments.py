@@ -37,7 +37,7 @@ class TorchSegmentPlan:
 
     @cached_property
     def host(self) -> SegmentPlan:
-        """The same by the native engine."""
+        """The same plan on the native engine."""
         return SegmentPlan(self.batch, self.layout, Workers(1))
 
     @cached_property
@@ -82,7 +82,7 @@ class TorchSegmentPlan:
 
 @dataclass(frozen=True, eq=False)
 class TorchSegmentBound:
-    """PS_segmentations[eps_y] theta of every instance; roles of variables are not looked at."""
+    """PS_segmentations[eps_y] theta of every instance; roles of variables are ignored."""
 
     plan: TorchSegmentPlan
     query: Query

@@ -171,7 +171,7 @@ class Forests:
 
 
 def by_width(batch: Batch, instances: Ints) -> Iterator[tuple[int, Ints]]:
-    """Instances by the lanes (a power of two) that have room for the states of each of their variables."""
+    """Instances by the number of lanes (a power of two) that holds the states of each of their variables."""
     most = np.array([g.card_array.max(initial=2) for g in batch.topologies])[batch.topology_of[instances]]
     wide = 2 ** np.ceil(np.log2(np.maximum(most, 2))).astype(np.int64)
     for w in np.unique(wide).tolist():
@@ -277,7 +277,7 @@ def rooted_for(
 ) -> tuple[list[Postorder], Ints]:
     """Postorders in which a hidden variable carries one free output at most, and their numbers by instance (-1: none).
 
-    In a path rooted at either end every one does; other forests are rooted at free outputs if need be.
+    Paths satisfy this when rooted at either end; other forests are rooted at free outputs if necessary.
     """
     kinds = [t or EMPTY for t in orders]
     kind_of = batch.topology_of

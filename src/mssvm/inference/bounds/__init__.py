@@ -1,9 +1,9 @@
 """Certificates: upper and lower bounds on the nested power sum where exact inference is out of reach.
 
 ``relaxation`` is weighted mini-bucket elimination of one instance, with shifts and weights to be optimised; ``upper``
-makes it bounds of a whole batch (``MiniBucket``, ``FactorDecomposition``); ``conditioning`` holds some variables so
-that the others can be eliminated exactly, which bounds from below; ``Bounded`` adds both to any inference's answers.
-The bound that trains and predicts on images is another one: ``inference.decomposition``.
+applies it to a whole batch (``MiniBucket``, ``FactorDecomposition``); ``conditioning`` fixes the states of some
+variables so that the others can be eliminated exactly, which is a lower bound; ``Bounded`` adds both to the answers of
+any inference. The bound used for training and prediction on images is another one: ``inference.decomposition``.
 """
 
 import warnings

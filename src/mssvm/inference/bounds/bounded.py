@@ -19,8 +19,8 @@ from mssvm.inference.bounds.upper import MiniBucket, UpperBound
 class Bounded:
     """An inference whose calls take ``bound=True``: instances that are not exact then get bounds [lower, upper].
 
-    The lower bound holds variables at the belief's most probable states until the rest is exactly eliminated in tables
-    of ``2**ibound`` entries; the upper bound is ``upper``'s. ``seed`` is that of elimination orders.
+    The lower bound holds variables at the belief's most probable states until all others can be eliminated exactly in
+    tables of ``2**ibound`` entries; the upper bound is ``upper``'s. ``seed`` is that of elimination orders.
 
     >>> ms.CRF(ms.Chain(), inference=ms.inference.Bounded(ms.inference.Exact())).fit(X, y).score(X, y)
     1.0

@@ -276,4 +276,4 @@ class _Objective:
 
 
 class _OutOfTimeError(Exception):
-    """Leaves the minimiser; never seen outside this module."""
+    """Raised to leave the minimiser; caught in this module."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COLD_SWEEPS = 20  # before the first evaluation of a training
 AT_A_TIME = 8  # sweeps between two tests of convergence
 LOWEST = 0.05  # least eps_y of a sweep at two temperatures, as a share of eps_h
-PROVEN = 1e-9  # relative gap between bound and labelling that is rounding: the labelling is the maximum
+PROVEN = 1e-9  # a relative gap between bound and labelling up to this is rounding: the labelling is the maximum
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,8 @@ class ChainTask:
 
     @property
     def moving(self) -> float:
-        """The eps_y of sweeps. At two temperatures they make marginals equal, which a maximum does not have: eps_y is
-        raised to a share of eps_h, and only the value is computed at eps_y itself."""
+        """The eps_y of sweeps. At two temperatures sweeps make marginals equal, and a maximum has none: eps_y is raised
+        to a share of eps_h, and only the value is computed at eps_y itself."""
         return max(self.eps_y, LOWEST * self.eps_h) if self.nested else self.eps_y
 
     @cached_property
@@ -114,13 +114,13 @@ class ChainAnswer:
         return np.where(two > -np.inf, one - np.where(two > -np.inf, two, 0.0), 0.0)
 
     def _enough(self, value: Floats) -> Floats:
-        """Fall of the bound in a sweep that counts as convergence."""
+        """The decrease of the bound in a sweep below which it counts as converged."""
         unit = self.eps if self.eps > 0.0 else 1.0
         rounding = 1e-13 * np.abs(np.where(value > -np.inf, value, 0.0))
         return np.asarray(self.settings.tolerance * unit * self.size + rounding)
 
     def _converge(self, chains: ChainRun) -> tuple[Floats, Floats, int]:
-        """Sweeps until no bound falls by more than is enough."""
+        """Sweep until every bound has converged."""
         done = 0
         most = max(2, self.settings.sweeps)
         while True:

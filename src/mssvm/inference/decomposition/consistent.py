@@ -1,4 +1,4 @@
-"""Locally consistent marginals near those of the bound: a proof from below of how small the bound can become.
+"""Locally consistent marginals near those of the bound: they prove how small the bound can become.
 
 Marginals are locally consistent if those of every factor have the marginals of its variables. By duality
 

@@ -29,9 +29,9 @@ class Decompose(Settings):
 
     Parameters
     ----------
-    sweeps : sweeps, at most, of an answer that starts without messages.
+    sweeps : largest number of sweeps of an answer that starts without messages.
     warm_sweeps : sweeps of every evaluation in training, which continues from the messages of the last one.
-    tolerance : fall of the bound in a sweep, by variable and in units of the temperature, that counts as convergence.
+    tolerance : the bound has converged when a sweep lowers it by at most this, per variable and unit of temperature.
     memory_limit, operations_limit : what exact inference may use on an instance, where it is exact.
     threads : threads of the engine where none is given; results do not depend on it.
 

@@ -42,8 +42,8 @@ class Labelling:
         self.states = np.where(chosen, states, self.states)
 
     def improve(self, upper: Floats) -> Floats:
-        """Look for better labellings of the instances whose score is below ``upper``; returns ``upper``, lowered where
-        minimum cuts prove less."""
+        """Search for better labellings of the instances whose score is below ``upper``; returns ``upper``, lowered
+        where minimum cuts prove a tighter bound."""
         self._relabel(self._open(upper))
         upper = self._cut(upper)
         self._search(self._open(upper))

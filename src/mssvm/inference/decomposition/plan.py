@@ -31,7 +31,7 @@ class DecompositionPlan:
     """The bound on one batch.
 
     ``kept`` has the messages of training, by side, number of temperatures (one or two) and instances; messages are
-    scores, which serve any temperatures. ``recalled`` has those of a checkpoint until ``run`` first needs them.
+    scores, which are valid at any temperatures. ``recalled`` has those of a checkpoint until ``run`` first needs them.
     """
 
     settings: Decompose
@@ -89,8 +89,8 @@ class DecompositionPlan:
     def bound(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str, known: bool = False
     ) -> DecompositionBoundQuery:
-        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew. With
-        all labels ``known`` training is convex, and worth messages that its certificate can be read from."""
+        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew. If
+        all labels are ``known``, training is convex, and more sweeps pay: the certificate is read from the messages."""
         query.check(self.batch)
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")

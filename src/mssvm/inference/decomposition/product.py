@@ -16,7 +16,7 @@ def product_bound(
 ) -> Floats:
     """E_q[theta] + eps_y H(q_y) + eps_h H(q_h) of the product q of the unary marginals, for some pairwise instances.
 
-    No distribution exceeds the power sum (variational form of paper eq. 5).
+    For no distribution q does this exceed the power sum (variational form of paper eq. 5).
     """
     states = np.zeros(batch.n_states, dtype=bool)
     states[entries_of(batch.unary_ptr[batch.var_ptr], instances)] = True

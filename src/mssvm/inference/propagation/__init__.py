@@ -2,8 +2,8 @@
 
 A call (``call``) answers sums at positive eps_y itself; at eps_y = 0 it hands groups of instances to a search
 (``search``): starts (``starts``, ``cut_starts``) propose outputs y, ``judge`` evaluates their Q, ``polish`` improves
-the best. ``merging`` sums hidden components out into factors over the outputs around them, ``effort`` says what may be
-tried. Everything numerical is the engine's.
+the best. ``merging`` sums hidden components out into factors over the outputs around them, ``effort`` limits what is
+tried. The engine does all numerical work.
 """
 
 from mssvm.inference.propagation.propagate import Propagate

@@ -103,7 +103,7 @@ class PropagationCall:
             OutputSearch(self, task, conditional, merged).run()
 
     def fresh_run(self, instances: Ints, temperatures: Temperatures, noisy: bool = False) -> MessageRun:
-        """Messages of the instances of a task, as scaled probabilities where the settings allow them."""
+        """New messages of the instances of a task, as scaled probabilities where the settings allow them."""
         return self.model.run(instances, temperatures if self.bound_query.plan.settings.scaled else None, noisy)
 
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ class PropagationCall:
     def _improve_by_regions(
         self, run: MessageRun, second_run: MessageRun, instances: Ints, temperatures: Temperatures
     ) -> Ints:
-        """A second run from the decoded states improved by regions; the instances that have a higher value by it.
+        """A second run from the decoded states improved by regions; returns the instances whose value it raises.
 
-        Sums given y are left alone: their value is compared with that of other y, found without this.
+        Sums given y are left alone: they are compared with sums given other y, which are computed without this step.
         """
         bound_query = self.bound_query
         loopy = instances[~bound_query.forest[instances]]

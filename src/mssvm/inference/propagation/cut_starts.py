@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mssvm.inference.propagation.search import OutputSearch
 
 CUT_STREAM = (1 << 20) + 1
-CUT_TOLERANCE = 1e-9  # relative to a score: a bound so close proves it
+CUT_TOLERANCE = 1e-9  # relative to a score: a bound within this distance proves that the score is the maximum
 
 
 def cut(search: OutputSearch, instances: Ints) -> None:

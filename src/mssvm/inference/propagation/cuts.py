@@ -5,11 +5,11 @@ Of two labellings y and p, any mixture takes p_i where x_i = 1 and y_i where x_i
     sum_i g_i x_i - sum_ij w_ij (1 - x_i) x_j        w_ij = t(y_i, y_j) + t(p_i, p_j) - t(y_i, p_j) - t(p_i, y_j)
 
 and where no w_ij is negative the best mixture is a minimum cut (Greig et al. 1989, Kolmogorov & Zabih 2004). A negative
-w_ij is taken as 0, which lowers the score of some mixtures and raises none: the cut is then a move that never loses
+w_ij is taken as 0, which lowers the score of some mixtures and raises none: the cut is then a move that never lowers it
 (Rother et al. 2005), and adding the sum of the truncated w_ij keeps the upper bound valid.
 
     two states a variable     one cut between the lower and the higher state of all: exact without negative w_ij
-    more                      expansions: for every state in turn, some variables change to it, until none gains
+    more                      expansions: for every state in turn, some variables change to it, until no move gains
 
 SciPy's capacities are whole numbers. The residual of their rounding is solved again on a finer scale, so that the flow
 proves the cut to about ten digits.
@@ -28,7 +28,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch
 
-# The largest flow in whole numbers: a capacity and what flows against it must fit in 32 bits together.
+# The largest flow in whole numbers: the sum of a capacity and of the flow against it must fit in 32 bits.
 LARGEST_FLOW = 2.0**30
 REFINEMENTS = 4
 PRECISION = 1e-10  # of the largest possible flow, at which refinement ends
@@ -118,7 +118,7 @@ class CutModel:
         return np.where(stays, y, p), upper
 
     def expand(self, y: Ints, rounds: int) -> Ints:
-        """y improved by expansions of every state in turn, until a round of all raises the score no more."""
+        """y improved by expansions of every state in turn, until a round over all states no longer raises the score."""
         score = self.score(y)
         n_states = int(np.diff(self.unary_ptr).max())
         without_gain = 0

@@ -1,4 +1,4 @@
-"""How much propagation tries and what it may cost; how messages are run to convergence."""
+"""The effort of propagation: which starts it tries, what they may cost, and how messages are run to convergence."""
 
 from __future__ import annotations
 

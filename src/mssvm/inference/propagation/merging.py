@@ -101,7 +101,8 @@ class Merging:
         )
 
     def load(self, theta: Potentials, conditional: Conditional) -> MessageModel:
-        """The merged model. Ties stay: noise would spoil the maximum, which proves that a decoded y is optimal."""
+        """The merged model, without tie-breaking noise: noise would change the maximum, which is the proof that a
+        decoded y is optimal."""
         values = np.zeros(self.borders.entry_ptr[-1])
         conditional.tabulate(self.borders, self.instances, self.given, values)
         unary = np.where(self.hidden_states, 0.0, theta.unary)

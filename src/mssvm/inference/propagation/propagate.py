@@ -28,7 +28,7 @@ from mssvm.inference.propagation.search import STARTS
 
 @dataclass(frozen=True)
 class Propagate(Settings):
-    """Approximate inference by messages; ``effort`` is the one dial: "fast", "normal", "careful", or a number.
+    """Approximate inference by messages; ``effort`` is the main setting: "fast", "normal", "careful", or a number.
 
     The numbers 0, 1, 2 are the three names; each step above 2 doubles the restarts of "careful". ``threads`` changes
     the time, never the result. ``scaled=False`` forces the log-space kernel. ``starts`` and ``max_sweeps`` override the

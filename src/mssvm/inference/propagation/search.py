@@ -110,7 +110,7 @@ class OutputSearch:
         call.converged[reported] = run.residual[reported] <= schedule.tolerance
 
     def _solve_merged(self) -> Ints:
-        """Max-product on the merged model; returns the instances that are not thereby solved exactly."""
+        """Max-product on the merged model; returns the instances that it does not solve exactly."""
         if self._merged is None or self.task.merging is None:
             return self.instances
         self._maximise_merged(self._merged, self.task.merging)

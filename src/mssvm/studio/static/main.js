@@ -115,7 +115,7 @@ function drawState() {
   sayProgress();
 }
 
-// "learned" is said once the prediction that came of the present marks is on the page, where keys can accept it.
+// The page says "learned" once it shows the prediction of the present marks, which keys can then accept.
 function sayProgress() {
   const { progress, marks, version } = app.state;
   const { doing, seconds, status, error } = progress;
@@ -125,7 +125,7 @@ function sayProgress() {
   else if (status) say(`learned in ${seconds.toFixed(2)} s from ${marks} marks`);
 }
 
-// The prediction of an item is drawn: remember of which version it is.
+// The prediction of an item is drawn: remember its version.
 function rememberAnswer(item, state) {
   if (item !== app.item) return;
   app.drawnAnswer = Math.max(app.drawnAnswer, state.answered[item] ?? -1);
@@ -135,7 +135,7 @@ function rememberAnswer(item, state) {
 async function show(item) {
   app.item = (item + app.state.items) % app.state.items;
   await attempt(async () => {
-    await post("/api/look", { item: app.item });
+    await post("/api/shown", { item: app.item });
     const described = await getJson(`/api/items/${app.item}`);
     app.drawn = described.version;
     app.drawnAnswer = -1;

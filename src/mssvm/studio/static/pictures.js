@@ -278,7 +278,7 @@ export class PictureStage {
   }
 }
 
-// The border of a mask: white and magenta pixels in turns, which no picture hides.
+// The border of a mask: alternating white and magenta pixels, visible on every picture.
 function asOutline(mask) {
   const { width, height } = mask;
   const canvas = new OffscreenCanvas(width, height);

@@ -1,4 +1,4 @@
-// Marks on ranges of words or of sites: drag over them, then the chosen class is theirs. Or go from one prediction to the
+// Marks on ranges of words or of sites: drag over them to give them the chosen class. Or go from one prediction to the
 // next by keys, and accept or reject each.
 import { getJson } from "./api.js";
 
@@ -110,7 +110,7 @@ export class SequenceStage {
     this.goOn();
   }
 
-  // After a decision: the next prediction, once the mark is known.
+  // After a decision: go to the next prediction, once the server has the mark.
   goOn() {
     if (this.pending === undefined) return;
     const site = this.pending;
@@ -378,7 +378,7 @@ export class SequenceStage {
   }
 }
 
-// A person's entry for a word: a tag, what is left of the tags, or nothing.
+// A person's entry for a word: a tag, the tags not rejected, or nothing.
 function asText(label) {
   if (label === null) return "·";
   return typeof label === "string" ? label : label.join(" | ");

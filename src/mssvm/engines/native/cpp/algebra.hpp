@@ -205,7 +205,7 @@ template <class V> struct Scaled {
     static INLINE V one() { return all<V>(1.0); }
     static INLINE V zero() { return V{}; }
     static INLINE V times(V a, V b) { return a * b; }
-    // The derivative by a factor, from that by the product.
+    // The derivative with respect to a factor, from that with respect to the product.
     static INLINE V through(V t, V other) { return t * other; }
     // Lanes in which the position stays in scores: at eps_y = 0 the message of an output to an output is a maximum.
     static INLINE unsigned by_maxima(const Role<V> &role, Temperatures eps) {
@@ -270,7 +270,7 @@ template <class V> struct Scaled {
             }
     }
 
-    // up(z) += eps_y log sum_r s(r, z)^(eps_h / eps_y); s and norm become what makes d(r, z) = q(z) norm(z) s(r, z),
+    // up(z) += eps_y log sum_r s(r, z)^(eps_h / eps_y); s and norm are replaced so that d(r, z) = q(z) norm(z) s(r, z),
     // except at eps_y = 0, where one row will be the best.
     static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least, V *) {
         unsigned lane_mask = role.present & ~role.multiplies;
@@ -328,7 +328,7 @@ template <class V> struct Scaled {
     }
 
     // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Pairs of some lanes here, of all lanes later
-    // (`Forest::outer_products`). With `strict`, derivatives by what is impossible, which may be of any size, are zero.
+    // (`Forest::outer_products`). With `strict`, derivatives of impossible states, which may have any size, are zero.
     static INLINE void pull(Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict,
                             V *pairs, V *work) {
         if (eps.y == 0) return descend(node, role, above, pairs, work);
@@ -352,8 +352,8 @@ template <class V> struct Scaled {
             node.u[x] = q;
         }
     }
-    // `pull` of a plain position at eps_y > 0, and the derivatives by the messages of its one or two children, those of
-    // `Forest::derive_all`: t need not go through memory.
+    // `pull` of a plain position at eps_y > 0 together with `Forest::derive_all`, the derivatives with respect to the
+    // messages of its one or two children: t stays in registers.
     static INLINE void pull_through(Node<V> &node, Node<V> &child) {
         pull_plain(node,
                    [e = node.e, s = child.s, scale = child.scale](int x, V t) ALWAYS { s[x] = t * e[x] * scale; });
@@ -428,7 +428,7 @@ template <class V> struct Scaled {
             for (int x = 0; x < node.k; ++x)
                 node.state = pick(role.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
     }
-    // The numbers of every lane's row, from a column of which `column` is the beginning.
+    // For every lane, the number of its row in the column that begins at `column`.
     static INLINE V in_rows(const V *column, int step, V row) {
         int64_t at[Of<V>::lanes];
         for_lanes(row * double(step), [&](int i, int64_t first) ALWAYS { at[i] = first; });

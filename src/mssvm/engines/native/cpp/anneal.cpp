@@ -21,8 +21,8 @@ using namespace mssvm;
 namespace {
 
 constexpr int FORESTS = 24;
-constexpr int64_t WINDOW = 30;        // variables of a window, at least
-constexpr int64_t WINDOW_MORE = 150;  // and fewer than these more
+constexpr int64_t WINDOW = 30;        // least number of variables of a window
+constexpr int64_t WINDOW_MORE = 150;  // a window has fewer than WINDOW + WINDOW_MORE variables
 constexpr int64_t MOVES = 40;         // under noise in a window
 constexpr int64_t COLD_MOVES = 4;     // without noise
 constexpr double HOTTEST = 0.4;       // first temperature, as a share of the mean range of a table

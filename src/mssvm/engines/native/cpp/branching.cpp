@@ -46,14 +46,14 @@ public:
         require(sound, "buckets and their state have other sizes.");
     }
 
-    // Gives an output its state (sign 1), or takes that back (-1).
-    void give(int64_t v, int64_t value, int64_t sign) {
+    // Decides the state of an output (sign 1), or undoes the decision (-1).
+    void decide(int64_t v, int64_t value, int64_t sign) {
         for (int64_t e = b_.near_ptr[v]; e < b_.near_ptr[v + 1]; ++e)
             s_.place[b_.near[e]] += sign * (b_.version[e] + b_.stride[e] * value);
         for (int64_t k = b_.path_ptr[v]; k < b_.path_ptr[v + 1]; ++k) s_.stale[b_.path[k]] = 1;
     }
 
-    // The bound with what is given; infinite where a product might underflow.
+    // The bound given the decided outputs; infinite where a product might underflow.
     double value() {
         double total = 0.0, direct = 0.0;
         bool safe = true;
@@ -144,8 +144,8 @@ struct Descend {
     const Buckets *buckets;
     const State *state;
     double eps;
-    int64_t known;  // whether the conditional bound is to be had
-    Ints depth;     // where the search is, read and written
+    int64_t known;  // whether the conditional bound is available
+    Ints depth;     // of the search, read and written
 };
 
 // Depth-first, last eliminated first, best state first. Returns 1 at a leaf, where all outputs are assigned; depth -1
@@ -170,7 +170,7 @@ public:
             depth = 0;
             extend(depth, c_.bound[0]);
         } else if (depth == levels_) {
-            take_back(--depth);
+            undo(--depth);
         }
         for (int64_t step = 0; step < c_.budget; ++step) {
             double *row = c_.open.data + depth * c_.width;
@@ -178,17 +178,17 @@ public:
             double bound = row[best];
             if (!(bound > c_.lower)) {
                 if (--depth < 0) return false;
-                take_back(depth);
+                undo(depth);
                 continue;
             }
             int64_t v = variable(depth);
             row[best] = -INF;
             c_.states[v] = best;
-            conditional_.give(v, best, 1);
+            conditional_.decide(v, best, 1);
             if (c_.known) {
                 bound = std::min(bound, conditional_.value());
                 if (!(bound > c_.lower)) {
-                    conditional_.give(v, best, -1);
+                    conditional_.decide(v, best, -1);
                     continue;
                 }
             }
@@ -202,9 +202,9 @@ public:
 private:
     int64_t variable(int64_t depth) const { return p_.var[p_.position_ptr[last_ - depth]]; }
 
-    void take_back(int64_t depth) {
+    void undo(int64_t depth) {
         int64_t v = variable(depth);
-        conditional_.give(v, c_.states[v], -1);
+        conditional_.decide(v, c_.states[v], -1);
     }
 
     // Bounds of the assignment down to a depth, extended by each state of the variable there.
@@ -303,7 +303,7 @@ MSSVM_API mssvm_branching_descend(const Descend *call) {
         require(c.work.size >= p.n_work && c.depth.size == 1, "the work vector is too short.");
         require(c.width >= p.max_card || levels == 0, "rows of open bounds are too short.");
         require(c.bound.size > levels && c.open.size >= levels * c.width, "there are too few rows of bounds.");
-        require(c.depth[0] >= -1 && c.depth[0] <= levels, "the depth is none of the tree.");
+        require(c.depth[0] >= -1 && c.depth[0] <= levels, "the tree has no such depth.");
         return Descent(c).run();
     });
 }
@@ -320,8 +320,8 @@ MSSVM_API mssvm_branching_give(const Give *call) {
     return guarded(call, [](const Give &c) -> int64_t {
         const Buckets &buckets = nested(c.buckets);
         bool known = c.variable >= 0 && c.variable < buckets.near_ptr.size - 1;
-        require(known && (c.sign == 1 || c.sign == -1), "only a variable can be given or taken back.");
-        ConditionalBound(buckets, nested(c.state), 1.0).give(c.variable, c.value, c.sign);
+        require(known && (c.sign == 1 || c.sign == -1), "only the state of a variable can be decided or undone.");
+        ConditionalBound(buckets, nested(c.state), 1.0).decide(c.variable, c.value, c.sign);
         return 0;
     });
 }

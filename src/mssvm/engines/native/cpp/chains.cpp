@@ -20,7 +20,7 @@ struct ChainsCall {
     Ints level;     // by variable: the longest chain that ends there
     Ints chain;     // by factor
     Floats weight;  // by factor: that of its chain
-    Floats left;    // by variable: one less the weights of the chains through it
+    Floats left;    // by variable: one minus the weights of the chains through it
 };
 
 // Factors by one of their ends, in order.

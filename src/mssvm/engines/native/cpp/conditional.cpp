@@ -40,7 +40,7 @@ struct Cut {
     int64_t entry, step_i, step_j;
 };
 
-constexpr double LEAST_GAIN = 1e-11;  // relative; a smaller one could be undone by the next visit, for ever
+constexpr double LEAST_GAIN = 1e-11;  // relative; smaller gains could be undone by the next visit, without end
 
 // Evaluates components; one for every thread.
 class Trees {
@@ -61,7 +61,7 @@ public:
         return out;
     }
 
-    // Work on one instance: sums over states are kept from its first state on.
+    // Selects an instance: sums over states are stored from its first state on.
     void enter(int64_t b) {
         first_ = w_.first_state(b);
         int64_t n = w_.end_state(b) - first_;
@@ -296,7 +296,7 @@ struct AnnealCall {
     int64_t threads;
 };
 
-// `Borders`; `weights` are read with marginals to add to, `values` written without.
+// `Borders`. If there are marginals to add to, `weights` are read; otherwise `values` are written.
 struct BorderCall {
     int64_t bytes;
     const Hidden *hidden;

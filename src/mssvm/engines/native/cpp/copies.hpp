@@ -81,7 +81,8 @@ struct Counts {
         if (H == 2) return multiply_two(T, poly);
         for (auto [from, to, entry] : moves) poly[to] += poly[from] * T[entry];
     }
-    // Derivatives by the coefficients of all stages, from those by the last; and by T, in zeros.
+    // Derivatives with respect to the coefficients of all stages, from those of the last stage; those with respect to T
+    // are added to zeros.
     template <class V> void multiply_back(const V *T, const V *poly, V *slope, V *by_T) const {
         std::fill(slope, slope + terms - K, V{});
         if (H == 2) return back_two(T, poly, slope, by_T);
@@ -194,7 +195,7 @@ public:
         label_rows.assign(f.slots() + 1, true);
         for (int p = 0; p + 1 < n; ++p) {
             int j = int(f.slot[p]);
-            bool sends = (n - 1 - p) % 2 == 0;  // a label tells a hidden variable
+            bool sends = (n - 1 - p) % 2 == 0;  // a label sends to a hidden variable
             label_rows[j + 1] = sends != bool(f.flip[p]);
         }
         for (int j = 0; j < f.slots(); ++j) {
@@ -284,8 +285,8 @@ public:
         bool numbers;   // no score was NaN or +inf
     };
 
-    // Runs some members. Lanes whose numbers were too small to trust are not written, and none is where a table forbids
-    // something or has too large a range for powers: such members run with rows instead.
+    // Runs some members. Lanes whose numbers were too small to be trusted are not written. No lane is written if a
+    // table has forbidden entries or too large a range for powers. Such members run with rows instead.
     Outcome run(const Group<V> &group) {
         if (tables_.has_forbidden || 2 * counts_.n * tables_.range > 300.0) return {0, true};
         masks_.read(group.member, group.count);
@@ -456,7 +457,7 @@ private:
         value_ += pick(label.present, exponent(safe) * (LN2 * f_.eps_y), V{});
     }
 
-    // Derivatives of log Z, from the root on: by g, by b and s or by T, and by m.
+    // Derivatives of log Z, from the root on: with respect to g, to b and s or T, and to m.
     void downward() {
         Label &root = labels_.back();
         V total = root.g[0];
@@ -476,8 +477,8 @@ private:
             if (below) derive_counts(label, *below);
         }
     }
-    // Where the label is missing: its marginals, the derivative by T times 1 / n (in its array), and that by the counts
-    // below, which remains in the first K of the array of coefficients.
+    // Where the label is missing: its marginals, the derivative with respect to T times 1 / n (in its array), and that
+    // with respect to the counts below, which remains in the first K of the array of coefficients.
     void derive_missing(Label &label) {
         int size = H_ * H_;
         V *slope = work_;
@@ -496,7 +497,7 @@ private:
         unsigned lane_mask = label.missing & label.opening;
         for (int y = 0; y < C_; ++y) label.u[y] = pick(lane_mask, label.e[y] * q[y], label.u[y]);
     }
-    // From a label to the counts below it: marginals of the hidden variable, and the derivative by g.
+    // From a label to the counts below it: marginals of the hidden variable, and the derivative with respect to g.
     void derive_counts(const Label &label, Label &below) {
         V *t = work_;
         product<SumProduct>(label.s, 1, C_, tables_.powers[label.below].by_label.data(), K_, t);

@@ -331,7 +331,7 @@ double product(const Floats &grad, const Floats &work, int64_t at, int64_t size)
 
 }  // namespace
 
-// Looks at every index of a program once, so that sweeps need not.
+// Checks every index of a program once, so that sweeps need not.
 MSSVM_API mssvm_elimination_check(const Program *program) {
     return guarded(program, [](const Program &p) -> int64_t {
         check(p);

@@ -50,7 +50,7 @@ enum Algebra : int64_t { SCALED, LOG, MAX };
 // Greatest temperature of a step on scaled probabilities, in units of the scores' range and of the lowest temperature.
 constexpr double WARMEST = 1024.0;
 constexpr int64_t BLOCK = 512;               // doubles of a bucket that are combined at a time
-constexpr int64_t ENTRIES_A_LOOK = 1 << 18;  // doubles between two looks at the clock
+constexpr int64_t ENTRIES_PER_CHECK = 1 << 18;  // doubles between two readings of the clock
 
 // The time that a call may take; without a limit the clock is not read.
 class Clock {
@@ -62,7 +62,7 @@ public:
     // Whether time is up, asked after some more entries.
     bool late(int64_t entries) {
         entries_ += entries;
-        if (!limited_ || entries_ < ENTRIES_A_LOOK) return false;
+        if (!limited_ || entries_ < ENTRIES_PER_CHECK) return false;
         entries_ = 0;
         return late();
     }
@@ -513,13 +513,13 @@ template <class V> void take_shared_score(V *x, int64_t n, V top, V bottom, V &s
 
 // --- the sweeps of one instance, or of L ---
 
-// Where a sweep has come to: a step, and a position of its separator.
+// The place that a sweep has reached: a step, and a position of its separator.
 struct Cursor {
     int64_t step, position;
 };
 
-// What a sweep keeps while it waits: tables and their gradients; of every input its shift and domain; the algebra of
-// every step; the value; the highest temperature of scaled probabilities; its place.
+// The state of a sweep between calls: tables and their gradients; the shift and domain of every input; the algebra of
+// every step; the value; the highest temperature of scaled probabilities; the cursor.
 template <class V> struct Memory {
     V *work, *grad, *shift;
     double *domain;
@@ -598,10 +598,10 @@ template <class V> struct Sweep : Memory<V> {
     }
 
 private:
-    // What is done of a bucket between two looks at the clock.
+    // The end of the range of a bucket that is computed before the clock is read again.
     int64_t range_end(const Bucket &b, const Clock &clock) const {
         if (!clock.limited()) return b.positions;
-        int64_t count = std::max<int64_t>(1, ENTRIES_A_LOOK / (b.card * Of<V>::lanes));
+        int64_t count = std::max<int64_t>(1, ENTRIES_PER_CHECK / (b.card * Of<V>::lanes));
         return std::min(b.positions, cursor.position + count);
     }
 
@@ -692,7 +692,8 @@ private:
     }
 
     // Before the first step of a variable with several: shifts scores between its mini-buckets until their moments, the
-    // power sums over everything but the variables that they share, agree. What one of them forbids is forbidden in all.
+    // power sums over everything but the variables that they share, agree. An entry forbidden in one is forbidden in
+    // all.
     void match(int64_t s, Workspace<V> &workspace) {
         const Ints &ptr = program.position_ptr;
         int64_t position = std::upper_bound(ptr.begin(), ptr.end(), s) - ptr.begin() - 1;

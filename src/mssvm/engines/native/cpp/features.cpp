@@ -67,7 +67,7 @@ void begin_with(const Floats &offset, const Floats &out) {
 
 }  // namespace
 
-// Looks at every index of a model once, so that the passes need not.
+// Checks every index of a model once, so that the passes need not.
 MSSVM_API mssvm_features_check(const Model *model) {
     return guarded(model, [](const Model &m) -> int64_t {
         for (const Term *term : m.terms) check(nested(term), m);

@@ -2,7 +2,7 @@
 // parents, then a downward pass.
 //
 // Position p has scores u(x) and a belief b(r, x) = e(x) times the messages of its children, e = exp(u / eps), with a
-// row r for every joint state of the outputs below it whose maximum or sum is still open. What a child sends to its
+// row r for every joint state of the outputs below it whose maximum or sum is still open. The message of a child to its
 // parent (E is the exponential of the table):
 //
 //     hidden to hidden    s(r, z) = sum_x b(r, x) E(x, z)      multiplies the parent's belief             (eps_h)
@@ -176,7 +176,8 @@ private:
         }
     }
 
-    // Derivatives by beliefs from those by messages; then by the factors of beliefs, the last first.
+    // Derivatives with respect to beliefs from those with respect to messages; then with respect to the factors of
+    // beliefs, the last factor first.
     template <class A> void downward() {
         V mass = value_ > -INF ? all<V>(1.0) : V{};
         Node<V> &top = nodes_.back();
@@ -243,7 +244,8 @@ private:
             if (child.present && child.multiplies != full<V>) derive_closed(node, below, A::by_maxima(child, eps_));
         }
     }
-    // d(j, z) by the message of a child, given the product before it; and t(r, z) by that product if it is `wanted`.
+    // d(j, z) with respect to the message of a child, given the product before it; and t(r, z) with respect to that
+    // product if it is `wanted`.
     template <class A>
     INLINE void derive(Node<V> &node, Node<V> &below, const Role<V> &child, const V *before, int rows, bool wanted) {
         int k = node.k, parent_rows = child.parent_rows;

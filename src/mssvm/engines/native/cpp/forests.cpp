@@ -30,7 +30,8 @@ struct FamilyTables {
     }
 };
 
-// Blocks of a family: with copies or in Scaled first, in lanes; where numbers were too small to trust in Scores.
+// Blocks of a family: with copies or in Scaled first, in lanes; members whose numbers were too small run again in
+// Scores.
 class BlockRun {
 public:
     BlockRun(const Family &f, const ForestCall &call, const FamilyTables &tables)
@@ -49,7 +50,7 @@ public:
     }
 
 private:
-    // The members that a way of running leaves; adds the number of the others.
+    // The members that still have to run after one way of running; counts the others.
     template <class F>
     static std::vector<int64_t> count(std::atomic<int64_t> &ran, const std::vector<int64_t> &members, F run) {
         std::vector<int64_t> left;

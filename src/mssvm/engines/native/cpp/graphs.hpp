@@ -1,4 +1,4 @@
-// What sweeps of probabilities derive from the wiring of a plan, kept until the plan is gone.
+// Graphs that sweeps of probabilities derive from the wiring of a plan, cached until the plan is freed.
 #pragma once
 #include <cstring>
 #include <memory>
@@ -15,10 +15,10 @@ class Graphs {
 public:
     explicit Graphs(const Wiring &w) : wiring_(w) {}
 
-    // Whether they were built for this very wiring: a record of the same arrays.
+    // Whether they were built for this wiring: a record of the same arrays.
     bool are_of(const Wiring &w) const { return std::memcmp(&wiring_, &w, sizeof(Wiring)) == 0; }
 
-    // For instances side by side, if the instance has a family, or one.
+    // The graph of an instance: for several instances side by side if it has a family, otherwise for one.
     const Graph &graph(const Wiring &w, int64_t b) {
         return *found(graphs_, w, b, [&] {
             auto built = std::make_unique<Graph>();
@@ -27,7 +27,7 @@ public:
             return built;
         });
     }
-    // In waves; null if the graph is not a grid that is worth it.
+    // The grid of an instance, to be swept in waves; null if its graph is not a grid, or is too small to gain.
     const Grid *grid(const Wiring &w, int64_t b) {
         return found(grids_, w, b, [&] {
             auto built = std::make_unique<Grid>();
@@ -57,8 +57,8 @@ private:
     Map<Grid> grids_;
 };
 
-// The graphs of all plans, by the numbers of these. Python says when a plan is gone; a call that still runs keeps its
-// own.
+// The graphs of all plans, by number of the plan. Python reports when a plan is freed; a running call keeps a reference
+// to its graphs.
 class Plans {
 public:
     std::shared_ptr<Graphs> graphs(const Wiring &w) {

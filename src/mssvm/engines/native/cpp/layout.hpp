@@ -32,7 +32,7 @@ constexpr uint8_t CLOSED = 2;       // an output, or a variable with one allowed
 constexpr uint8_t PRESENT = 4;      // the instance has this position
 
 // Instances that can run side by side under one query. The forest of the largest is listed by position, children before
-// parents. Read from the root, the forest of every other member is the beginning of it: a member of n' variables has
+// parents. Read from the root, the forest of every other member is a prefix of it: a member of n' variables has
 // the last n' positions. Members of one kind have the same topology. Tables are numbered by slot.
 struct Family {
     int64_t bytes;

@@ -1,6 +1,6 @@
 // Sparse linear maps from the scores of graphs to those of forests made from them, and their transposes for marginals.
 //
-// A map is a list of things (a forest, a table) of some kinds. A thing of kind q, which begins at here[i] of the
+// A map is a list of blocks (a forest, a table) of a few kinds. A block of kind q, which begins at here[i] of the
 // forests' array, has the runs ptr[q] .. ptr[q + 1]: entry place[at[i] + slot] + entry of the graphs' array goes to
 // here[i] + to, and so on for `length` entries with constant steps on both sides.
 #include "boundary.hpp"
@@ -18,7 +18,7 @@ struct MapCall {
     Ints of, here, at, place, ptr;
     Ints runs;  // (run, 6): see EntryRun
     Floats graphs, forests;
-    Floats weight;  // by thing; empty: 1
+    Floats weight;  // by block; empty: 1
     int64_t back;   // 0: forests += map(graphs); 1: graphs += weight * transpose(forests)
 };
 
@@ -32,7 +32,7 @@ void check_ends(const MapCall &call, const EntryRun &run, int64_t from, int64_t 
             "a map writes outside the forests' array.");
 }
 
-// The sum of n numbers, two at a time: a processor waits half as long.
+// The sum of n numbers, as two sums whose additions overlap.
 double sum(const double *x, int64_t n, int64_t step) {
     double even = 0.0, odd = 0.0;
     int64_t j = 0;
@@ -45,15 +45,15 @@ double sum(const double *x, int64_t n, int64_t step) {
 }
 
 int64_t apply(const MapCall &call) {
-    int64_t things = call.of.size;
-    require(call.here.size == things && call.at.size == things, "the columns of a map have different lengths.");
-    require(call.weight.empty() || call.weight.size == things, "a map has another number of weights than of things.");
+    int64_t blocks = call.of.size;
+    require(call.here.size == blocks && call.at.size == blocks, "the columns of a map have different lengths.");
+    require(call.weight.empty() || call.weight.size == blocks, "a map has another number of weights than of blocks.");
     require(call.ptr.size > 0 && call.ptr[call.ptr.size - 1] * 6 == call.runs.size, "runs do not end as pointers say.");
     const EntryRun *runs = reinterpret_cast<const EntryRun *>(call.runs.data);
-    for (int64_t i = 0; i < things; ++i) {
+    for (int64_t i = 0; i < blocks; ++i) {
         double weight = call.weight.empty() ? 1.0 : call.weight[i];
         if (weight == 0.0) continue;
-        require(call.of[i] >= 0 && call.of[i] + 1 < call.ptr.size, "a thing has an unknown kind.");
+        require(call.of[i] >= 0 && call.of[i] + 1 < call.ptr.size, "a block has an unknown kind.");
         for (int64_t n = call.ptr[call.of[i]]; n < call.ptr[call.of[i] + 1]; ++n) {
             const EntryRun &run = runs[n];
             require(call.at[i] + run.slot < call.place.size, "a map has too few places.");
@@ -83,7 +83,7 @@ struct RunsCall {
     Ints runs;  // (row, 6): written
 };
 
-// Finds the longest runs in rows as they are ordered; how many.
+// Finds the longest runs in rows, in their order; returns the number of runs.
 int64_t find_runs(const RunsCall &call) {
     int64_t n = call.rows.size / 3, count = 0;
     require(call.runs.size == 6 * n, "there must be place for as many runs as rows.");
@@ -111,7 +111,7 @@ int64_t find_runs(const RunsCall &call) {
 // subtracted from them. Indices have 32 bits where that is enough.
 struct GivenCall {
     int64_t bytes;
-    Ints instances, variables, factors;  // by instance: its number, how many of either
+    Ints instances, variables, factors;  // by instance: its number, and how many variables and factors it has
     Shorts states, entries, places;      // scores of states and of tables, and where their marginals are
     Ints wide_states, wide_entries, wide_places;
     Floats unary, tables, value, mu_unary, mu_tables;

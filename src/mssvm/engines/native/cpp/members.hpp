@@ -65,7 +65,7 @@ public:
     }
 
 private:
-    // Scores that are contiguous among the positions of the family and in every member that has them (-1: it has not).
+    // Scores that are contiguous among the positions of the family and in every member that has them (-1: it does not).
     struct Run {
         int64_t to, length;
         int64_t from[lanes];
@@ -107,7 +107,7 @@ private:
             for (int i = 0; i < lanes; ++i) from[i] = run.from[i] < 0 ? -1 : f_.first[group_.member[i]] + run.from[i];
             int64_t j = 0;
             if constexpr (lanes > 1) {
-                V wrong = V{};  // becomes a number that is no score
+                V wrong = V{};  // becomes NaN or +inf if a score is
                 for (; j + lanes <= run.length; j += lanes) {
                     V rows[lanes];
                     for (int i = 0; i < lanes; ++i) {

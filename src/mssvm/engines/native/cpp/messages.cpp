@@ -60,8 +60,8 @@ void exponentiate(const TableCall &call, int64_t k) {
     exponentiate(out, call.sizes[k]);
 }
 
-// Scores of states with -inf at those that are not allowed; `noisy`, if it has room, with tie-breaking noise. Of every
-// instance the largest range of the scores that meet at a variable, and of a table.
+// Scores of states with -inf at those that are not allowed; `noisy`, unless it is empty, with tie-breaking noise. For
+// every instance, the largest range of the scores that meet at a variable, and of a table.
 struct ScoreCall {
     int64_t bytes;
     const Wiring *wiring;
@@ -167,7 +167,7 @@ void start(const StartCall &call, int64_t b) {
     const RunArrays &run = *call.run;
     run.sweeps[b] = 0;
     run.residual[b] = INF;
-    run.looking[b] = 0;
+    run.measuring[b] = 0;
     run.scaled[b] = run.eligible[b];
     for (int64_t s = w.first_slot(b); run.scaled[b] && s < w.end_slot(b); ++s) {
         int64_t at = w.message_at[s], card = w.slot_card(s);
@@ -201,7 +201,7 @@ struct AdvanceCall {
     Ints instances, until;
     Bytes8 outputs;
     double eps_y, eps_h, damping, tolerance;
-    int64_t flooding, scalable;  // whether probabilities can do these temperatures
+    int64_t flooding, scalable;  // whether probabilities can be used at these temperatures
     int64_t threads;
 
     Sweeping sweeping() const {
@@ -221,7 +221,7 @@ struct AdvanceCall {
     }
 };
 
-// Workspaces stay with their threads: the system takes longer to give memory anew than some sweeps run.
+// Threads keep their workspaces: allocating memory takes longer than some sweeps.
 Probabilities<Vec> &side_by_side() {
     thread_local Probabilities<Vec> state;
     return state;
@@ -245,8 +245,8 @@ void to_scores(const Wiring &w, const RunArrays &run, int64_t b) {
     run.scaled[b] = 0;
 }
 
-// Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be
-// full.
+// Largest number of instances of a family per thread that are swept one by one, in waves where possible: side by side
+// they would not fill the lanes.
 constexpr int MOST_IN_WAVES = L / 2;
 
 int64_t count_families(const Wiring &w) {
@@ -485,7 +485,7 @@ MSSVM_API mssvm_messages_tables(const TableCall *record) {
             require(call.starts[k] >= 0 && call.starts[k] + call.sizes[k] <= call.tables.size,
                     "a table is not in the array.");
             require(call.out.empty() || (call.at[k] >= 0 && call.at[k] + call.sizes[k] <= call.out.size),
-                    "a table has no room.");
+                    "a table is not inside the output.");
         }
         parallel_for((n + TABLES_AT_A_TIME - 1) / TABLES_AT_A_TIME, int(call.threads), [&](int64_t block) {
             for (int64_t k = block * TABLES_AT_A_TIME; k < std::min(n, (block + 1) * TABLES_AT_A_TIME); ++k) {
@@ -544,7 +544,7 @@ MSSVM_API mssvm_messages_beliefs(const BeliefCall *record) {
     });
 }
 
-// A plan is gone.
+// Frees what is cached for a plan.
 MSSVM_API mssvm_messages_forget(const ForgetCall *record) {
     return guarded(record, [](const ForgetCall &call) -> int64_t {
         plans().forget(call.plan);

@@ -1,4 +1,4 @@
-// Belief propagation: where messages lie, and the loop that sweeps instances until they have converged.
+// Belief propagation: the layout of messages, and the loop that sweeps instances until they have converged.
 //
 // A factor has slots, one for each of its variables; a slot holds the message from the factor to that variable. Two
 // algebras hold messages: `Probabilities` (scaled.hpp; pairwise factors, one temperature, maxima beside it, L instances
@@ -26,7 +26,7 @@ namespace mssvm {
 // Index arrays of a batch. `order[factor_ptr[b] .. factor_ptr[b + 1]]` is the order of a sweep; `near[near_ptr[i] ..
 // near_ptr[i + 1]]` are the slots of variable i. `table_at` points into the given tables, `scaled_at` into the
 // exponentiated ones, which lie in order of first use; `table_of` numbers them. Instances of one family (-1: none) have
-// the same graph and the same tables. What the library derives from a wiring is kept under the number of its `plan`.
+// the same graph and the same tables. Graphs derived from a wiring are cached under the number of its `plan`.
 struct Wiring {
     int64_t bytes;
     Ints var_ptr, factor_ptr, state_ptr, scope_ptr, scope, message_at, order, near_ptr, near, slot_factor;
@@ -80,7 +80,7 @@ struct RunArrays {
     int64_t bytes;
     Floats unary, open_unary, potential, messages, residual;
     Ints sweeps, held_at;
-    Bytes8 scaled, looking, held;
+    Bytes8 scaled, measuring, held;
     Floats tables, scaled_tables;
     Bytes8 eligible, weak;
     double unit;
@@ -94,7 +94,7 @@ struct RunArrays {
         require(potential.size == n_states || potential.empty(), "potential has another length.");
         require(messages.size == w.message_at[w.scope.size], "messages have another length.");
         require(residual.size == w.instances() && sweeps.size == w.instances(), "one residual for every instance.");
-        require(scaled.size == w.instances() && looking.size == w.instances(), "one flag for every instance.");
+        require(scaled.size == w.instances() && measuring.size == w.instances(), "one flag for every instance.");
         require(eligible.size == w.instances() && weak.size == w.instances(), "one flag for every instance.");
         require(unit > 0.0, "the temperature of probabilities must be positive.");
         require(held.empty() || (held.size == n_vars && held_at.size == n_vars),
@@ -133,7 +133,7 @@ struct Sweeping {
     }
 };
 
-// Where values and beliefs go; marginals only if `mu_unary` has room. `table_tops`: the largest entries of tables.
+// Where values and beliefs go; marginals only if `mu_unary` is not empty. `table_tops`: the largest entries of tables.
 struct BeliefArrays {
     Floats value, mu_unary, mu_tables, table_tops;
 };
@@ -152,7 +152,7 @@ inline double score_of(const Wiring &w, const RunArrays &run, int64_t i, int64_t
     return run.unary[w.state_ptr[i] + x];
 }
 
-// When a call should end, so that the caller can look for an interrupt.
+// The time at which a call should return, so that the caller can check for interrupts.
 class Deadline {
 public:
     explicit Deadline(double seconds) : end_(now() + seconds) {}
@@ -180,8 +180,9 @@ struct Queue {
     }
 };
 
-// Sweeps the instances of a queue, as many at a time as there are lanes. Lanes never meet: an instance has the same
-// messages in any lane, beside any others, and however calls are cut. One that is done leaves its lane to the next.
+// Sweeps the instances of a queue, as many at a time as there are lanes. Lanes are independent: an instance has the
+// same messages in any lane, beside any others, and however calls are cut. A finished instance leaves its lane to the
+// next.
 template <class Messages>
 void sweep_all(Messages &messages, const RunArrays &run, const Sweeping &how, Queue &queue, const Deadline &end) {
     constexpr int lanes = Messages::lanes;
@@ -207,9 +208,9 @@ void sweep_all(Messages &messages, const RunArrays &run, const Sweeping &how, Qu
         }
         if (live == 0) return;
         if (joined) messages.load(joined, who);
-        bool look = false;
-        for (int64_t b : who) look |= b >= 0 && run.looking[b];
-        messages.sweep(reverse, look);
+        bool measure = false;
+        for (int64_t b : who) measure |= b >= 0 && run.measuring[b];
+        messages.sweep(reverse, measure);
         reverse = !reverse;
         unsigned done = 0;
         for (int k = 0; k < lanes; ++k) {
@@ -223,9 +224,9 @@ void sweep_all(Messages &messages, const RunArrays &run, const Sweeping &how, Qu
                 --live;
                 continue;
             }
-            double residual = messages.change(k, run.looking[b]);
-            if (residual <= how.tolerance && !run.looking[b] && !messages.shows_logarithms(b)) {
-                run.looking[b] = 1;
+            double residual = messages.change(k, run.measuring[b]);
+            if (residual <= how.tolerance && !run.measuring[b] && !messages.shows_logarithms(b)) {
+                run.measuring[b] = 1;
                 residual = INF;
             }
             if (residual <= how.tolerance || made[k] == most[k]) {

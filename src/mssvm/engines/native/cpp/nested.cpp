@@ -7,12 +7,12 @@ using namespace mssvm;
 
 namespace {
 
-template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *room, F f) {
+template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *buffer, F f) {
     int states = square(*c.layout, g);
     switch (states == c.layout->widest ? states : 0) {
-        case 2: return f(NestedChains<2, rule>(c, room));
-        case 3: return f(NestedChains<3, rule>(c, room));
-        default: return f(NestedChains<0, rule>(c, room));
+        case 2: return f(NestedChains<2, rule>(c, buffer));
+        case 3: return f(NestedChains<3, rule>(c, buffer));
+        default: return f(NestedChains<0, rule>(c, buffer));
     }
 }
 
@@ -24,23 +24,23 @@ void check_nested(const ChainCall &c) {
 
 }  // namespace
 
-// Messages from later variables unless they are there, then sweeps forwards and backwards; `value` is the bound after
-// the last of them.
+// Computes the messages from later variables unless they are up to date, then sweeps forwards and backwards; `value` is
+// the bound after the last sweep.
 MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
-        int64_t vectors = NestedChains<0, Rule::scores>::room(*c.layout);
-        return each_task(c, vectors, [&](auto rule, Share &share, Vec *room) {
+        int64_t vectors = NestedChains<0, Rule::scores>::buffer(*c.layout);
+        return each_task(c, vectors, [&](auto rule, Share &share, Vec *buffer) {
             constexpr Rule sums = decltype(rule)::value;
             if constexpr (sums != Rule::maxima) {
                 for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
                     bool last = sweep == c.sweeps, update = sweep > 0;
                     if (update)
                         share.forward([&](int64_t g) {
-                            with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g, true); });
+                            with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g, true); });
                         });
                     share.backward([&](int64_t g) {
-                        Vec bound = with_states<sums>(c, g, room,
+                        Vec bound = with_states<sums>(c, g, buffer,
                                                       [&](auto chains) { return chains.backward(g, update, last); });
                         if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
                     });
@@ -56,11 +56,13 @@ MSSVM_API mssvm_nested_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
         require(c.eps > 0, "marginals at eps_y = 0 are not read.");
-        int64_t vectors = NestedChains<0, Rule::scores>::room(*c.layout);
-        return each_task(c, vectors, [&](auto rule, Share &share, Vec *room) {
+        int64_t vectors = NestedChains<0, Rule::scores>::buffer(*c.layout);
+        return each_task(c, vectors, [&](auto rule, Share &share, Vec *buffer) {
             constexpr Rule sums = decltype(rule)::value;
             if constexpr (sums != Rule::maxima) {
-                share.forward([&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); }); });
+                share.forward([&](int64_t g) {
+                    with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
+                });
                 add_readings(c, share);
             }
         });

@@ -1,13 +1,13 @@
 // The decomposition bound at two temperatures: sum_c PS_y[eps_y rho_c] PS_h[eps_h rho_c] theta_c, every chain exact.
 //
 // Layout and order are those of trws.hpp. The scores of variable i in chain c are u_c = rho_c u_i + d_c with shifts d_c
-// that add up to zero over the chains and what is left of i; sweeps change the shifts. Hidden variables are summed
-// before the outputs around them are, so messages to a hidden variable have a row for every state a of the last output
-// passed:
+// that add up to zero over the chains and the remaining weight of i; sweeps change the shifts. Hidden variables are
+// summed before the outputs around them are, so messages to a hidden variable have a row for every state a of the last
+// output passed:
 //
-//     F(a, x): the best (eps_y) of everything before that output, with it in state a, and the sum (eps_h) of what lies
-//              between, as a function of x. One row where there is no output; messages to an output have their rows
-//              summed.
+//     F(a, x): the power sum (eps_y) over everything before that output, which is in state a, and (eps_h) over the
+//              hidden variables between it and x. One row where there is no output; messages to an output have their
+//              rows summed.
 //
 // With F from one side and B from the other a hidden variable of chain c has
 //
@@ -40,10 +40,10 @@ template <int K, Rule rule> class NestedChains {
     using Cells = const Unaligned *;
 
 public:
-    NestedChains(const ChainCall &call, Vec *room)
+    NestedChains(const ChainCall &call, Vec *buffer)
         : call_(call), a_(*call.layout), rows_(K ? K : int(a_.widest)), eps_y_(call.eps), eps_h_(call.eps_h) {
         int64_t w = a_.widest;
-        unary_ = room;
+        unary_ = buffer;
         own_ = unary_ + w;
         rest_ = own_ + w;
         marginal_ = rest_ + w;
@@ -56,7 +56,7 @@ public:
         given_ = sent_ + w * (w + 1);
         total_ = given_ + w * w * w;
     }
-    static int64_t room(const ChainLayout &a) {
+    static int64_t buffer(const ChainLayout &a) {
         int64_t w = a.widest;
         return (9 + a.degree) * w + 4 * w * w + w * w * w;
     }
@@ -173,7 +173,7 @@ private:
         for (int x = 0; x < k_; ++x) own_[x] = unary_[x] > -INF ? rho * unary_[x] + d[x] : all<Vec>(-INF);
     }
 
-    // Whether something of a variable is left beside its chains; on grids nothing is.
+    // Whether a variable has weight left beside its chains; on grids it has none.
     bool any_left() const {
         const double *left = a_.left.data + g_ * L;
         for (int i = 0; i < L; ++i)
@@ -181,7 +181,7 @@ private:
         return false;
     }
 
-    // The scores of what is left of the variable.
+    // The scores of the variable's remaining weight.
     void spare() {
         Vec left = lanes(a_.left, g_);
         for (int x = 0; x < k_; ++x) rest_[x] = left > 0.0 ? left * unary_[x] : Vec{};
@@ -292,7 +292,7 @@ private:
     //
     //     p(a, b) ~ l(a) l(b) S^n,    mu(a, x) ~ u(x) F(a, x) sum_b l(a) l(b) S^(n - 1) B(b, x)
     //
-    // with S relative to its largest. False where that is too small a number to divide by: levels against sums.
+    // with S relative to its largest entry. False where a total is too small to divide by.
     template <int m, int n, bool with_joint>
     INLINE bool marginals_by_powers(int64_t lower, int64_t upper, Vec *marginal) {
         int64_t s = lower >= 0 ? lower : upper;
@@ -393,8 +393,8 @@ private:
     }
 
     // A state that is impossible in one chain falls to a probability of LEAST in the others, and the impossible chain
-    // takes the difference. Shifts stay finite, so that they serve scores that are loaded later. Where no state is
-    // possible, the variable's scores say so.
+    // takes the difference. Shifts stay finite, so that they remain valid for scores that are loaded later. Where no
+    // state is possible, the variable's scores are -inf.
     void lower_impossible() {
         Vec top = largest_of(mean_, k_), least = finite(top) + eps_y_ * LOG_LEAST, left = lanes(a_.left, g_);
         bool any = false;
@@ -472,8 +472,8 @@ private:
 
     int sender_rows(int64_t s) const { return rows(a_.partner[s]); }
 
-    // Sends the message along slot s, from the other slot of its chain and the variable; returns what normalising
-    // subtracted.
+    // Sends the message along slot s, from the other slot of its chain and the variable; returns the
+    // normaliser that was subtracted.
     Vec send(int64_t s) {
         take_own(s);
         int64_t behind = a_.partner[s];

@@ -98,7 +98,7 @@ int64_t separators(const Separators &s) {
         require(v >= 0 && v < g.size(), "an order names no variable.");
         for (int64_t u : g.around(v)) {
             int64_t j = s.place[u];
-            while (j >= 0 && j < eliminated && j < i) {  // to the root of what came before, by shortcuts
+            while (j >= 0 && j < eliminated && j < i) {  // to the root of its tree so far, with path compression
                 int64_t up = above[j];
                 above[j] = i;
                 if (up < 0) parent[j] = i;
@@ -127,8 +127,8 @@ struct LeastClique {
     Floats least;
 };
 
-// Bits of the largest clique of any order, at least: the most that a variable and its neighbours have left when the
-// smallest such clique is taken away each time (degeneracy).
+// A lower bound on the bits of the largest clique of any order: the most that a variable and its remaining neighbours
+// have when the variable with the smallest such clique is removed each time (degeneracy).
 int64_t least_clique(const LeastClique &c) {
     const Graph &g = nested(c.graph);
     check(g);
@@ -166,11 +166,11 @@ struct Ball {
     Ints found;
 };
 
-// Variables around one, breadth first, as many as `found` has room for; returns their number.
+// Variables around one, breadth first, as many as fit into `found`; returns their number.
 int64_t ball(const Ball &b) {
     const Graph &g = nested(b.graph);
     check(g);
-    require(b.centre >= 0 && b.centre < g.size() && b.found.size > 0, "a ball needs a centre and room.");
+    require(b.centre >= 0 && b.centre < g.size() && b.found.size > 0, "a ball needs a centre and a size.");
     std::vector<char> seen(g.size(), 0);
     b.found[0] = b.centre;
     seen[b.centre] = 1;
@@ -240,7 +240,7 @@ int64_t cliques(const Cliques &c) {
     for (int64_t k = 0; k + 1 < c.ptr.size; ++k) {
         int64_t size = c.ptr[k + 1] - c.ptr[k];
         require(size >= 0 && c.ptr[k] >= 0 && c.ptr[k + 1] <= c.border.size, "pointers of borders are wrong.");
-        require(at + size * (size - 1) <= std::min(c.from.size, c.to.size), "there are more edges than room.");
+        require(at + size * (size - 1) <= std::min(c.from.size, c.to.size), "there are too many edges.");
         for (int64_t i = c.ptr[k]; i < c.ptr[k + 1]; ++i) {
             for (int64_t j = c.ptr[k]; j < c.ptr[k + 1]; ++j) {
                 if (i == j) continue;

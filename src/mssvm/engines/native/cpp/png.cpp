@@ -26,7 +26,7 @@ int paeth(int left, int up, int corner) {
 MSSVM_API mssvm_png_unfilter(const Unfilter *call) {
     return guarded(call, [](const Unfilter &c) -> int64_t {
         require(c.height >= 0 && c.width >= 0 && c.step >= 1, "a picture has a negative size.");
-        // By division: products of sizes that were never meant could overflow and fit by chance.
+        // By division: products of corrupt sizes could overflow and match by chance.
         bool fits =
             c.height == 0 ? c.lines.empty() : c.lines.size % c.height == 0 && c.lines.size / c.height - 1 == c.width;
         require(fits, "rows and sizes of a picture differ.");

@@ -1,7 +1,7 @@
 // Ascent on theta(z) by whole regions: connected variables of equal state move to another state together.
 //
 // Messages settle region by region, and a region that has settled on the wrong state stays there: no single variable
-// gains by leaving it. Relabelling a region costs one look at its variables and its border, so all regions and states
+// gains by leaving it. Relabelling a region costs one pass over its variables and its border, so all regions and states
 // are tried. For graphs of pairwise factors; states of the same number are taken to mean the same in neighbouring
 // variables.
 #include "messages.hpp"
@@ -29,8 +29,8 @@ class Regions {
 public:
     explicit Regions(const RelabelCall &call) : call_(call), w_(*call.wiring), z_(call.states), scores_(w_.widest) {}
 
-    // Improve the states of instance b until no move gains; what did not gain, and has not moved since nor seen a
-    // neighbour move, is not tried again. Returns whether any state changed.
+    // Improve the states of instance b until no move gains; a move that did not gain is tried again only after it or a
+    // neighbour has changed. Returns whether any state changed.
     bool improve(int64_t b) {
         first_ = w_.var_ptr[b];
         end_ = w_.var_ptr[b + 1];

@@ -49,8 +49,8 @@ template <class V> struct Node : Role<V> {
     V *u;     // (x) scores; after the downward pass its marginals
     V *e;     // (x) exponentials of the scores
     V *b;     // (row, x) belief; the array of e where no message multiplies it
-    V *t;     // (row, x) derivative by the belief; one array for all positions
-    V *s;     // (row, z) message, then the derivative by it
+    V *t;     // (row, x) derivative with respect to the belief; one array for all positions
+    V *s;     // (row, z) message, then the derivative with respect to it
     V *norm;  // (z) of a message that is added to scores
     V scale;  // of the message
     V row;    // at eps_y = 0, the best row of its belief

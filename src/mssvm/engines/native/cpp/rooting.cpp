@@ -1,4 +1,4 @@
-// Forests before any numbers: an order of children before parents, and on which roles the recursion is exact.
+// Rooted forests: an order of children before parents, and the roles for which the recursion is exact.
 #include <vector>
 
 #include "boundary.hpp"
@@ -16,7 +16,7 @@ struct RootingCall {
     Ints degree;               // by variable
 };
 
-// Every component rooted at its last variable, at one of `first` if it has one. 1, or 0 if there is a cycle.
+// Roots every component at its last variable, at one of `first` if it has one. Returns 1, or 0 if there is a cycle.
 int64_t root(const RootingCall &call) {
     int64_t n = call.order.size, factors = call.ends.size / 2;
     require(call.ends.size == 2 * factors && call.parent.size == n && call.edge.size == n && call.flip.size == n &&
@@ -47,7 +47,7 @@ int64_t root(const RootingCall &call) {
             visit(v, -1, -1);
             for (; head < tail; ++head) {
                 int64_t i = call.order[head];
-                // Leaves first: a chain with leaves then reads from its root as a longer one does, up to its end.
+                // Leaves first: a chain with leaves, read from its root, is then a prefix of a longer one.
                 for (bool inner : {false, true})
                     for (int64_t at = start[i]; at < start[i + 1]; ++at) {
                         int64_t f = incident[at], j = call.ends[2 * f] + call.ends[2 * f + 1] - i;

@@ -143,10 +143,10 @@ template <class V, class Item = V> struct Lanes {
     const double *tables;
     const Item *psi, *from;
     Item *to, *product;
-    V *room;
+    V *work;
     const int32_t *others;
     double damping;
-    bool keep_products, look;
+    bool keep_products, measure;
     int64_t apart = 1;
 
     template <class Number> Number *of_state(Number *first, int x) const {
@@ -210,7 +210,7 @@ INLINE void cavity(const Lanes<V, Item> &lanes, const End &end, int k, V *n) {
     if (!plain && end.count < 0) {
         const Item *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_state<K, V>(k, [&](int x, int count) {
-            write(n + x, only(count, of_state(all_of_them, x) / of_state(own, x), W{}));  // zero by zero
+            write(n + x, only(count, of_state(all_of_them, x) / of_state(own, x), W{}));  // 0 / 0 beyond the last state
         });
         return;
     }
@@ -332,8 +332,8 @@ INLINE void toward(const double *table, const V *from, int ki, int kj, V *to) {
     else multiply<kind, K>(table, from, ki, kj, 1, to, kj);
 }
 
-// A message to i (`first`) or j: sums, with maxima in some lanes or all. Every lane has the same bits beside any
-// others.
+// A message to i (`first`) or j: sums, with maxima in some lanes or all. The bits of a lane do not depend on the other
+// lanes.
 template <int K, bool first, class V>
 INLINE void send(const double *table, const V *from, int ki, int kj, unsigned maximal, V *to, V *spare) {
     if (maximal == full<V>) {
@@ -387,7 +387,7 @@ template <class V, class W> INLINE V summed(W x) {
 }
 
 // Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes,
-// no products to keep, no look at logarithms.
+// no products to store, no changes of logarithms to measure.
 template <bool plain, int K, class V, class Item>
 INLINE void finish(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card,
                    unsigned fixed) {
@@ -429,7 +429,7 @@ INLINE void finish(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &e
         rise = larger(moved, rise);
         fall = smaller(moved, fall);
         if (plain) return;
-        if (lanes.look)  // zero by one beyond the last state
+        if (lanes.measure)  // 0 / 1 beyond the last state
             marks.log_change = larger(absolute(moved) / only(count, smaller(v, before), all<W>(1.0)), marks.log_change);
         if (!keep_product) return;
         Item *product = lanes.of_state(lanes.product + end.state, x);
@@ -457,7 +457,7 @@ INLINE void update(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &
                    unsigned fixed) {
     const int ki = K ? K : step.i.card, kj = K ? K : step.j.card, size = K ? K : (std::max(ki, kj) + L - 1) / L * L;
     V local[K ? 4 * K : 1];
-    V *n_i = K ? local : lanes.room;
+    V *n_i = K ? local : lanes.work;
     V *n_j = n_i + size, *to = n_j + size, *told = to + size;
     const double *table = lanes.tables + step.table;
     cavity<K, plain>(lanes, step.i, ki, n_i);
@@ -508,7 +508,7 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     if (end.count < 0) {
         const double *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_vector<C>([&](int c, int x) ALWAYS {
-            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
+            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // 0 / 0
         });
         return;
     }
@@ -600,7 +600,7 @@ template <int C> INLINE void finish(Lanes<double> &lanes, Marks<Vec> &marks, con
             write(lanes.to + end.message + x, v);
             marks.rise = larger(moved, marks.rise);
             marks.fall = smaller(moved, marks.fall);
-            if (lanes.look) {
+            if (lanes.measure) {
                 Vec least = only_states<C>(c, end.card, smaller(v, before), all<Vec>(1.0));
                 marks.log_change = larger(absolute(moved) / least, marks.log_change);
             }
@@ -675,7 +675,7 @@ template <class V, class Item, Roles roles, bool plain, int K = largest_square<V
     if constexpr (K < -most_vectors<V>) {
         return nullptr;
     } else {
-        // With vectors along rows, what `plain` spares counts for little.
+        // With vectors along rows, `plain` saves little.
         if (shape == K) return update_while < V, Item, K, roles, plain && K >= 0 > ;
         return update_for < V, Item, roles, plain, K == 2 ? 0 : K - 1 > (shape);
     }
@@ -760,7 +760,7 @@ public:
         idle_ &= ~joined;
     }
 
-    void sweep(bool reverse, bool look) {
+    void sweep(bool reverse, bool measure) {
         const int64_t n = int64_t(graph_->steps.size());
         bool flooding = how_->flooding;
         Marks<V> marks;
@@ -774,8 +774,8 @@ public:
                        graph_->others.data(),
                        how_->damping,
                        !flooding,
-                       look};
-        bool plain = how_->damping == 0.0 && !look && graph_->hubs.empty() && held_.empty();
+                       measure};
+        bool plain = how_->damping == 0.0 && !measure && graph_->hubs.empty() && held_.empty();
         MessageMasks masks{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
         const Step *first = graph_->steps.data(), *last = first + n - 1;
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
@@ -791,7 +791,7 @@ public:
     }
 
     bool trusted(int k) const { return lane(least_, k) >= TRUSTED; }
-    double change(int k, bool looking) const { return looking ? lane(log_change_, k) : lane(change_, k); }
+    double change(int k, bool measuring) const { return measuring ? lane(log_change_, k) : lane(change_, k); }
     bool shows_logarithms(int64_t b) const { return how_->weak[b]; }
 
     void store(unsigned done, const int64_t *who) {

@@ -48,8 +48,8 @@ public:
         int64_t size = w_->widest;
         for (int64_t f = w_->factor_ptr[b_]; f < w_->factor_ptr[b_ + 1]; ++f)
             size = std::max({size, w_->table_size(f), end_of_messages(f) - w_->message_at[w_->scope_ptr[f]]});
-        for (std::vector<double> *room : {&score_, &partial_, &weight_, &cavity_, &new_})
-            if (int64_t(room->size()) < size) room->resize(size);
+        for (std::vector<double> *buffer : {&score_, &partial_, &weight_, &cavity_, &new_})
+            if (int64_t(buffer->size()) < size) buffer->resize(size);
         if (int64_t(group_.size()) < size) group_.resize(size);
         int64_t n_states = w_->end_state(b_) - w_->first_state(b_);
         if (int64_t(field_.size()) < n_states) {

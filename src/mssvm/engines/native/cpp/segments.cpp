@@ -40,7 +40,7 @@ void check(const SegmentsCall &c) {
                 "spans are out of order.");
         if (c.draws)
             require(c.drawn_at.size == n && c.drawn_at[b] >= 0 && c.drawn_at[b] + c.draws * T <= c.drawn.size,
-                    "there is no room for samples.");
+                    "the array of samples is too small.");
     }
 }
 

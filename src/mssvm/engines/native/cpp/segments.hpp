@@ -14,7 +14,7 @@
 // states that move, scores of segments or of spans, A is computed from rows of scores.
 //
 // The backward pass is the derivative of the recursion: from d value / d alpha(b, .), the weights of the power sum over
-// a give d value / d E(a, .). A site's marginal is the derivative of the segments that end after it less that of the
+// a give d value / d E(a, .). A site's marginal is the derivative of the segments that end after it minus that of the
 // segments that begin after it. Memory: G, T numbers per kind, a window of K positions, and nothing of size T K.
 //
 // Masks of sites become run lengths: a segment may not be longer than the run of sites up to its end that allow its
@@ -148,15 +148,15 @@ public:
     }
 
 private:
-    // Positions from 0 to T of every kind: only those between `low` and `low + room` are stored.
+    // Positions from 0 to T of every kind: only those between `low` and `low + capacity` are stored.
     struct Window {
         std::vector<double> data;
-        int64_t low = 0, room = 0;
+        int64_t low = 0, capacity = 0;
         void reset(int64_t kinds, int64_t positions) {
-            room = positions;
+            capacity = positions;
             data.assign(kinds * positions, 0.0);
         }
-        double *at(int64_t kind, int64_t position) { return data.data() + kind * room + position - low; }
+        double *at(int64_t kind, int64_t position) { return data.data() + kind * capacity + position - low; }
     };
 
     // ------------------------------------------------------------------------------------ loading
@@ -421,12 +421,12 @@ private:
 
     // ------------------------------------------------------------------------------------ scaled windows
 
-    // Scaled numbers are at most e^HIGH, and a sum of them above TRUSTED has lost nothing that counts.
+    // Scaled numbers are at most e^HIGH, and a sum of them above TRUSTED has lost nothing significant.
     static constexpr double HIGH = 200.0, TRUSTED = 1e-200, LOW = 400.0;
 
     void begin_window(int64_t kinds) {
-        int64_t room = std::min(T_ + 1, 2 * K_ + 1);
-        window_.reset(kinds, room);
+        int64_t capacity = std::min(T_ + 1, 2 * K_ + 1);
+        window_.reset(kinds, capacity);
         window_.low = 0;
         ref_.assign(kinds, -INF);
     }
@@ -435,7 +435,7 @@ private:
     void recentre(int64_t m, double ref, int64_t low, int64_t high) {
         ref_[m] = ref;
         low = std::max(low, window_.low);
-        high = std::min(high, window_.low + window_.room);
+        high = std::min(high, window_.low + window_.capacity);
         const double *g = G_.data() + m * (T_ + 1);
         double *v = window_.at(m, 0);
         int64_t a = low;
@@ -445,7 +445,7 @@ private:
 
     // Position a enters the window, which then has low .. high.
     void insert(int64_t m, int64_t a, double g, int64_t low, int64_t high) {
-        if (m == 0 && a >= window_.low + window_.room) slide_up(a);
+        if (m == 0 && a >= window_.low + window_.capacity) slide_up(a);
         if (g > -INF && !((g - ref_[m]) / eps_ <= HIGH)) recentre(m, g, std::max<int64_t>(low, 0), high);
         else *window_.at(m, a) = g > -INF ? exp((g - ref_[m]) / eps_) : 0.0;
     }
@@ -453,8 +453,8 @@ private:
         int64_t low = a - K_;  // positions below are out of reach
         int64_t shift = low - window_.low;
         for (size_t m = 0; m < ref_.size(); ++m) {
-            double *v = window_.data.data() + m * window_.room;
-            std::memmove(v, v + shift, (window_.room - shift) * sizeof(double));
+            double *v = window_.data.data() + m * window_.capacity;
+            std::memmove(v, v + shift, (window_.capacity - shift) * sizeof(double));
         }
         window_.low = low;
     }
@@ -608,7 +608,7 @@ private:
         int64_t kinds = rows_ ? C_ : M_;
         bool split = rows_ && call_.hidden && !call_.moving;  // kinds of rows with two temperatures
         back_.reset(split ? M_ : kinds, std::min(T_ + 1, 2 * K_ + 1));
-        back_.low = std::max<int64_t>(0, T_ + 1 - back_.room);
+        back_.low = std::max<int64_t>(0, T_ + 1 - back_.capacity);
         window_.low = back_.low;
         ref_.assign(kinds, -INF);
         reached_ = T_;
@@ -724,13 +724,13 @@ private:
     void slide_down(int64_t b) {
         int64_t low = std::max<int64_t>(0, b - K_);
         if (low < back_.low) {
-            int64_t to = std::max<int64_t>(0, b + 1 - back_.room);
+            int64_t to = std::max<int64_t>(0, b + 1 - back_.capacity);
             int64_t shift = back_.low - to;
             for (Window *w : {&back_, &window_}) {
-                int64_t kinds = int64_t(w->data.size()) / w->room;
+                int64_t kinds = int64_t(w->data.size()) / w->capacity;
                 for (int64_t m = 0; m < kinds; ++m) {
-                    double *v = w->data.data() + m * w->room;
-                    std::memmove(v + shift, v, (w->room - shift) * sizeof(double));
+                    double *v = w->data.data() + m * w->capacity;
+                    std::memmove(v + shift, v, (w->capacity - shift) * sizeof(double));
                     std::fill(v, v + shift, 0.0);
                 }
                 w->low = to;
@@ -831,7 +831,7 @@ private:
         }
     }
 
-    // Derivatives of phi from the longest length to the shortest: each shares itself among the states that follow.
+    // Derivatives of phi from the longest length to the shortest: each is distributed over the states that follow.
     void moving_back(int64_t b, int64_t c, int64_t n) {
         const double *move = moves_ + c * H_ * H_;
         shares_.resize(3 * H_);
@@ -878,7 +878,7 @@ private:
         return last;
     }
 
-    // A segmentation from p ~ exp(score / eps_y), from its end to its begin.
+    // A segmentation from p ~ exp(score / eps_y), from its end to its beginning.
     void draw(int64_t instance, int64_t number) {
         uint64_t key = uint64_t(call_.seed) * 0x9e3779b97f4a7c15ULL + uint64_t(instance);
         Draws uniform{key * 0xd1342543de82ef95ULL + uint64_t(number)};

@@ -20,13 +20,13 @@ struct LoadCall {
     int64_t threads;
 };
 
-template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *room, F f) {
+template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *buffer, F f) {
     switch (square(*c.layout, g)) {
-        case 2: return f(Chains<2, rule>(c, room));
-        case 3: return f(Chains<3, rule>(c, room));
-        case 4: return f(Chains<4, rule>(c, room));
-        case 5: return f(Chains<5, rule>(c, room));
-        default: return f(Chains<0, rule>(c, room));
+        case 2: return f(Chains<2, rule>(c, buffer));
+        case 3: return f(Chains<3, rule>(c, buffer));
+        case 4: return f(Chains<4, rule>(c, buffer));
+        case 5: return f(Chains<5, rule>(c, buffer));
+        default: return f(Chains<0, rule>(c, buffer));
     }
 }
 
@@ -64,7 +64,7 @@ bool load(const LoadCall &c) {
             "the columns of tables have different lengths.");
     require(c.threads >= 1 && c.threads <= 4096, "threads are out of range.");
     int64_t groups = a.in_count.size;
-    require(c.unary.size >= (groups ? a.state_at[groups] : 0) * L, "there is too little room for scores.");
+    require(c.unary.size >= (groups ? a.state_at[groups] : 0) * L, "the array of scores is too small.");
     int64_t blocks = (groups + GROUPS_AT_A_TIME - 1) / GROUPS_AT_A_TIME;
     parallel_for(blocks, int(c.threads), [&](int64_t block) {
         int64_t end = std::min(groups, (block + 1) * GROUPS_AT_A_TIME);
@@ -93,14 +93,14 @@ MSSVM_API mssvm_trws_load(const LoadCall *call) {
 MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *room) {
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *buffer) {
             constexpr Rule sums = decltype(rule)::value;
             for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
                 bool last = sweep == c.sweeps;
                 share.forward(
-                    [&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g); }); });
+                    [&](int64_t g) { with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); }); });
                 share.backward([&](int64_t g) {
-                    Vec bound = with_states<sums>(c, g, room, [&](auto chains) { return chains.backward(g, last); });
+                    Vec bound = with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, last); });
                     if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
                 });
             }
@@ -113,10 +113,12 @@ MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
 MSSVM_API mssvm_trws_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *room) {
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *buffer) {
             constexpr Rule sums = decltype(rule)::value;
             if constexpr (sums != Rule::maxima) {
-                share.forward([&](int64_t g) { with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); }); });
+                share.forward([&](int64_t g) {
+                    with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
+                });
                 add_readings(c, share);
             }
         });
@@ -126,8 +128,8 @@ MSSVM_API mssvm_trws_read(const ChainCall *call) {
 MSSVM_API mssvm_trws_decode(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto, Share &share, Vec *room) {
-            share.forward([&](int64_t g) { Chains<0, Rule::maxima>(c, room).decode(g); });
+        return each_task(c, 8 * c.layout->widest, [&](auto, Share &share, Vec *buffer) {
+            share.forward([&](int64_t g) { Chains<0, Rule::maxima>(c, buffer).decode(g); });
         });
     });
 }

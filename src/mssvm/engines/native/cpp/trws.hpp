@@ -4,7 +4,7 @@
 //     l_i = 1 - sum_{c through i} rho_c
 //
 // of any pairwise graph at one temperature: sums at eps > 0, maxima at 0. Messages are scores. With G_i = u_i plus all
-// messages to i, the scores of variable i in chain c are rho_c G_i less the two messages to i along c; the bound holds
+// messages to i, the scores of variable i in chain c are rho_c G_i minus the two messages to i along c; the bound holds
 // for any messages. A sweep visits variables in order; at each
 //
 //     M_ij(z) = PS[eps rho] over x of (rho G_i(x) - M_ji(x) + theta_ij(x, z))
@@ -37,7 +37,7 @@ struct ChainLayout {
     int64_t bytes;
     Ints task_ptr;         // cells of a task, by level and band
     Ints bands;            // of a task
-    int64_t side_by_side;  // neighbours are in one band or in two side by side
+    int64_t side_by_side;  // neighbours are in one band or in adjacent ones
     Ints cell_ptr;         // groups of a cell
     // Marginals that factors of several bands share are summed by band first: by task, where these partial sums are,
     // and where they are added.
@@ -94,7 +94,7 @@ template <int K, Rule rule> class Chains {
     using Cells = const Unaligned *;
 
 public:
-    Chains(const ChainCall &call, Vec *room) : call_(call), a_(*call.layout), eps_(call.eps), room_(room) {}
+    Chains(const ChainCall &call, Vec *buffer) : call_(call), a_(*call.layout), eps_(call.eps), buffer_(buffer) {}
 
     void forward(int64_t g) {
         const Vec *total = totals(g);
@@ -128,7 +128,7 @@ public:
         const Vec *total = totals(g);
         int k = card(g);
         int64_t first = a_.slot_ptr[g], middle = first + a_.in_count[g];
-        Vec *belief = room_ + 4 * a_.widest, *mu = belief + a_.widest, *chain = mu + a_.widest;
+        Vec *belief = buffer_ + 4 * a_.widest, *mu = belief + a_.widest, *chain = mu + a_.widest;
         softmax(total, k, all<Vec>(1.0 / eps_), belief);
         Vec own = lanes(a_.left, g), apart{};
         for (int x = 0; x < k; ++x) mu[x] = own * belief[x];
@@ -200,17 +200,17 @@ private:
         int k = card(g);
         Cells u = vectors(call_.unary) + a_.state_at[g];
         Cells m = vectors(call_.messages) + (a_.slot_ptr[g] < a_.slot_ptr[g + 1] ? a_.message_at[a_.slot_ptr[g]] : 0);
-        for (int x = 0; x < k; ++x) room_[x] = u[x];
+        for (int x = 0; x < k; ++x) buffer_[x] = u[x];
         for (int64_t s = a_.slot_ptr[g]; s < a_.slot_ptr[g + 1]; ++s, m += k)
-            for (int x = 0; x < k; ++x) room_[x] += m[x];
-        return room_;
+            for (int x = 0; x < k; ++x) buffer_[x] += m[x];
+        return buffer_;
     }
 
-    // rho G less the message opposite to the one that slot s sends. With a reading: this takes the place of the message
-    // along the chain from before.
+    // rho G minus the message opposite to the one that slot s sends. A reading, if given, replaces the message along
+    // the chain from earlier variables.
     Vec *sender(int64_t g, int64_t s, const Vec *total, Cells reading) {
         int k = card(g);
-        Vec *out = room_ + a_.widest, rho = lanes(a_.rho, s);
+        Vec *out = buffer_ + a_.widest, rho = lanes(a_.rho, s);
         Cells back = vectors(call_.messages) + a_.message_at[s];
         for (int x = 0; x < k; ++x) out[x] = total[x] > -INF ? rho * total[x] - back[x] : all<Vec>(-INF);
         if (reading) {
@@ -221,7 +221,7 @@ private:
     }
 
     Vec *message(int64_t g, int64_t s, const Vec *from) {
-        Vec *out = room_ + 2 * a_.widest;
+        Vec *out = buffer_ + 2 * a_.widest;
         const int32_t *at = (rule == Rule::scaled ? a_.scaled.data : a_.table.data) + s * L;
         const double *tables = rule == Rule::scaled ? call_.scaled.data : call_.tables.data;
         auto tied = [&](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); };
@@ -246,7 +246,7 @@ private:
             return;
         }
         Vec tau = eps_ * lanes(a_.rho, s), unit = 1.0 / tau;
-        Vec *weight = room_ + 3 * a_.widest;
+        Vec *weight = buffer_ + 3 * a_.widest;
         if constexpr (rule == Rule::scaled) {
             Vec top = largest_of(from, k);
             for (int x = 0; x < k; ++x) weight[x] = exp((from[x] - finite(top)) * unit);
@@ -339,7 +339,7 @@ private:
     const ChainCall &call_;
     const ChainLayout &a_;
     double eps_;
-    Vec *room_;
+    Vec *buffer_;
 };
 
 }  // namespace mssvm

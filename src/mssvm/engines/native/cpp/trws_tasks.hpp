@@ -14,13 +14,13 @@
 
 namespace mssvm {
 
-class Room {
+class VectorBuffer {
 public:
-    Room(const Room &) = delete;
-    Room &operator=(const Room &) = delete;
-    explicit Room(int64_t vectors)
+    VectorBuffer(const VectorBuffer &) = delete;
+    VectorBuffer &operator=(const VectorBuffer &) = delete;
+    explicit VectorBuffer(int64_t vectors)
         : memory_(static_cast<Vec *>(::operator new(size_t(vectors) * sizeof(Vec), std::align_val_t(sizeof(Vec))))) {}
-    ~Room() { ::operator delete(memory_, std::align_val_t(sizeof(Vec))); }
+    ~VectorBuffer() { ::operator delete(memory_, std::align_val_t(sizeof(Vec))); }
     Vec *data() { return memory_; }
 
 private:
@@ -49,16 +49,16 @@ inline void check(const ChainLayout &a) {
         int64_t mine = a.task_ptr[t + 1] - a.task_ptr[t];
         require(
             a.bands[t] >= 1 && mine >= 0 && mine % a.bands[t] == 0 && a.task_ptr[t] >= 0 && a.task_ptr[t + 1] <= cells,
-            "a task has levels that are not there.");
+            "a task has levels that do not exist.");
     }
     for (int64_t cell = 0; cell < cells; ++cell)
         require(a.cell_ptr[cell] >= 0 && a.cell_ptr[cell] <= a.cell_ptr[cell + 1] && a.cell_ptr[cell + 1] <= groups,
-                "a level has groups that are not there.");
+                "a level has groups that do not exist.");
     int64_t partials = a.partial_to.size;
     require(a.partial_at.size == partials + 1, "the columns of partial sums have different lengths.");
     for (int64_t t = 0; t < tasks; ++t)
         require(a.partial_ptr[t] >= 0 && a.partial_ptr[t] <= a.partial_ptr[t + 1] && a.partial_ptr[t + 1] <= partials,
-                "a task has partial sums that are not there.");
+                "a task has partial sums that do not exist.");
 }
 
 inline void check(const ChainCall &c) {
@@ -203,15 +203,15 @@ inline void add_readings(const ChainCall &c, Share &share) {
     });
 }
 
-// work(rule, share, room) for the shares of all tasks.
+// work(rule, share, buffer) for the shares of all tasks.
 template <class Work> int64_t each_task(const ChainCall &c, int64_t vectors, Work work) {
     const ChainLayout &a = *c.layout;
     int64_t tasks = a.bands.size, bands = 1;
     for (int64_t t = 0; t < tasks; ++t) bands = std::max(bands, a.bands[t]);
     int64_t useful = std::max<int64_t>(1, std::min<int64_t>(c.threads, tasks * bands));
-    std::deque<Room> rooms;
+    std::deque<VectorBuffer> buffers;
     std::deque<Progress> progress(useful);
-    for (int64_t k = 0; k < useful; ++k) rooms.emplace_back(vectors);
+    for (int64_t k = 0; k < useful; ++k) buffers.emplace_back(vectors);
     std::atomic<int64_t> next{0};
     together(int(useful), [&](int thread, int threads) {
         int size = team_size(tasks, bands, threads);
@@ -221,7 +221,7 @@ template <class Work> int64_t each_task(const ChainCall &c, int64_t vectors, Wor
         auto following = [&](int64_t task) { return size == 1 ? next.fetch_add(1) : task + teams; };
         for (int64_t task = following(team - teams); task < tasks; task = following(task)) {
             Share share(a, task, progress, team * size, member, size);
-            by_rule(c, [&](auto rule) { work(rule, share, rooms[thread].data()); });
+            by_rule(c, [&](auto rule) { work(rule, share, buffers[thread].data()); });
         }
     });
     return 0;

@@ -172,7 +172,7 @@ private:
     uint8_t &adjacent(int64_t u, int64_t v) { return adjacent_[u * n_ + v]; }
 
     // Greedily the smallest clique first, hidden variables before outputs. Outputs of a clique that is too large are
-    // held at their old states, at random, until it fits; false if that does not do.
+    // held at their old states, at random, until it fits; false if that is not enough.
     bool find_order() {
         std::fill(adjacent_.begin(), adjacent_.begin() + n_ * n_, 0);
         std::vector<double> clique(n_, 1.0);

@@ -20,7 +20,7 @@ constexpr int SIDES = 4;
 // A grid in waves. A step updates a pack of up to L factors, one in each lane. The two ends of pack p are numbered 2 p
 // and 2 p + 1 in place of variables; `lane_variables` has the variable of every lane of an end (-1: no factor there).
 struct Grid {
-    int64_t rows = 0, columns = 0, states = 0, room = 0;  // room: numbers stored for one state of a wave
+    int64_t rows = 0, columns = 0, states = 0, wave_stride = 0;  // wave_stride: numbers stored for one state of a wave
     std::vector<Step> steps;
     std::vector<int32_t> others, state_place, message_place, lane_variables;
     int64_t n_states = 0, n_messages = 0;
@@ -29,8 +29,8 @@ struct Grid {
     bool build(const Wiring &w, int64_t b) {
         if (!measure(w, b)) return false;
         int64_t longest = std::min(rows, (columns + 1) / 2), waves = columns + 2 * rows + 1;
-        room = longest + MARGIN + L + 2;
-        n_states = waves * states * room;
+        wave_stride = longest + MARGIN + L + 2;
+        n_states = waves * states * wave_stride;
         n_messages = SIDES * n_states;
         if (longest < SHORTEST || n_messages > INT32_MAX || !sort_factors(w, b) || !same_order(w, b)) return false;
         for (int64_t v = 0; v < rows * columns; ++v) state_place.push_back(place_of_states(v / columns, v % columns));
@@ -45,18 +45,20 @@ struct Grid {
 private:
     static constexpr int64_t MARGIN = 2;    // numbers before the first row of a wave: neighbours beyond the border
     static constexpr int64_t SHORTEST = 4;  // wave that is worth it
-    int64_t table_[SIDES] = {};             // by LEFT and ABOVE: where the table lies
+    int64_t table_[SIDES] = {};             // by LEFT and ABOVE: where the table begins
     bool late_first_[SIDES] = {};           // by LEFT and ABOVE: whether its rows are the later variable's states
     Side order_[SIDES] = {};                // in which a variable meets its messages
 
     int64_t first_row(int64_t wave) const { return std::max<int64_t>(0, (wave - columns + 2) / 2); }
     int64_t index(int64_t r, int64_t c) const { return r - first_row(c + 2 * r) + MARGIN; }
-    int32_t place_of_states(int64_t r, int64_t c) const { return int32_t((c + 2 * r) * states * room + index(r, c)); }
+    int32_t place_of_states(int64_t r, int64_t c) const {
+        return int32_t((c + 2 * r) * states * wave_stride + index(r, c));
+    }
     // The message to (r, c) from a side, kept with the later variable of its factor.
     int32_t incoming(int64_t r, int64_t c, Side side) const {
         if (side == RIGHT) ++c;
         if (side == BELOW) ++r;
-        return int32_t(((c + 2 * r) * SIDES + side) * states * room + index(r, c));
+        return int32_t(((c + 2 * r) * SIDES + side) * states * wave_stride + index(r, c));
     }
     bool has(int64_t r, int64_t c, Side side) const {
         if (side == LEFT) return c > 0;
@@ -205,7 +207,7 @@ public:
         }
     }
 
-    void sweep(bool reverse, bool look) {
+    void sweep(bool reverse, bool measure) {
         double *to = how_->flooding ? next_.data() : messages_.data();
         Lanes<Vec, double> state{how_->scaled_tables.data,
                                  psi_.data(),
@@ -216,8 +218,8 @@ public:
                                  grid_->others.data(),
                                  how_->damping,
                                  false,
-                                 look,
-                                 grid_->room};
+                                 measure,
+                                 grid_->wave_stride};
         Marks<Vec> marks;
         MessageMasks masks{roles_.data(), held_.data(), 0};
         const Step *first = grid_->steps.data(), *last = first + grid_->steps.size() - 1;
@@ -233,13 +235,13 @@ public:
     }
 
     bool trusted(int) const { return least_ >= TRUSTED; }
-    double change(int, bool looking) const { return looking ? log_change_ : change_; }
+    double change(int, bool measuring) const { return measuring ? log_change_ : change_; }
     bool shows_logarithms(int64_t b) const { return how_->weak[b]; }
 
     void store(unsigned, const int64_t *who) {
         double *to = run_->messages.data + w_->first_message(who[0]);
         for (int32_t place : grid_->message_place)
-            for (int64_t x = 0; x < grid_->states; ++x) *to++ = messages_[place + x * grid_->room];
+            for (int64_t x = 0; x < grid_->states; ++x) *to++ = messages_[place + x * grid_->wave_stride];
     }
 
     void leave(unsigned) {}
@@ -252,7 +254,7 @@ public:
 private:
     void spread_out(const double *from, const std::vector<int32_t> &places, double *to) const {
         for (int32_t place : places)
-            for (int64_t x = 0; x < grid_->states; ++x) to[place + x * grid_->room] = *from++;
+            for (int64_t x = 0; x < grid_->states; ++x) to[place + x * grid_->wave_stride] = *from++;
     }
 
     const Wiring *w_ = nullptr;

@@ -12,16 +12,16 @@ inline void *workspace(size_t bytes) {
     struct Free {
         void operator()(void *p) const { ::operator delete(p, line); }
     };
-    thread_local std::unique_ptr<void, Free> room;
+    thread_local std::unique_ptr<void, Free> memory;
     thread_local size_t size = 0;
     if (bytes > size) {
-        room.reset();
+        memory.reset();
         size = 0;
         size_t wanted = (bytes + 63) / 64 * 64;
-        room.reset(::operator new(wanted, line));  // Windows has no aligned_alloc
+        memory.reset(::operator new(wanted, line));  // Windows has no aligned_alloc
         size = wanted;
     }
-    return room.get();
+    return memory.get();
 }
 
 }  // namespace mssvm

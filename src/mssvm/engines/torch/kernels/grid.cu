@@ -82,10 +82,12 @@ struct Node {
     __device__ __forceinline__ bool there() const { return i < H && j < W; }
     __device__ __forceinline__ int n() const { return i * W + j; }
     template <int AXIS> __device__ __forceinline__ int after() const {
-        return AXIS ? (i < H - 1 ? other + HALF : -1) : (j < W - 1 ? other + (j & 1) : -1);
+        if (AXIS) return i < H - 1 ? other + HALF : -1;
+        return j < W - 1 ? other + (j & 1) : -1;
     }
     template <int AXIS> __device__ __forceinline__ int before() const {
-        return AXIS ? (i > 0 ? other - HALF : -1) : (j > 0 ? other - 1 + (j & 1) : -1);
+        if (AXIS) return i > 0 ? other - HALF : -1;
+        return j > 0 ? other - 1 + (j & 1) : -1;
     }
     // 1 if it is an output; 2, 4, 8, 16 if those to the right, to the left, below and above are.
     __device__ __forceinline__ int roles(const unsigned char *output) const {
@@ -95,13 +97,13 @@ struct Node {
     }
 };
 
-// Damps a new message x by the old one; with `look`, raises `change` to the largest change of its logs (both messages
-// normalised to largest entry 1).
-__device__ __forceinline__ void settle(const M *old, M *x, bool look, REAL damping, REAL &change) {
+// Damps a new message x by the old one; with `measure`, raises `change` to the largest change of its logs (both
+// messages normalised to largest entry 1).
+__device__ __forceinline__ void settle(const M *old, M *x, bool measure, REAL damping, REAL &change) {
     if (damping > 0)
 #pragma unroll
         for (int s = 0; s < R; s++) x[s] = mean(x[s], old[s], damping);
-    if (look) {
+    if (measure) {
         M top = UNIT, before = UNIT;
         bool fine = true;
 #pragma unroll
@@ -122,14 +124,14 @@ __device__ __forceinline__ void settle(const M *old, M *x, bool look, REAL dampi
     }
 }
 
-__device__ __forceinline__ void put(const M *was, M *now, int slot, int to, M *x, bool look, REAL damping,
+__device__ __forceinline__ void put(const M *was, M *now, int slot, int to, M *x, bool measure, REAL damping,
                                     REAL &change) {
     if (to < 0) return;
-    if (look || damping > 0) {
+    if (measure || damping > 0) {
         M old[R];
 #pragma unroll
         for (int s = 0; s < R; s++) old[s] = was[slot * SLOT + s * PLACES + to];
-        settle(old, x, look, damping, change);
+        settle(old, x, measure, damping, change);
     }
 #pragma unroll
     for (int s = 0; s < R; s++) now[slot * SLOT + s * PLACES + to] = x[s];
@@ -220,8 +222,8 @@ template <int AXIS, bool BACK> __device__ __forceinline__ void tell(const Tables
 #pragma unroll
         for (int s = 0; s < S; s++) {
             const M over = s ? inverse(said[s ? s - 1 : 0]) : UNIT;
-            v[s] = PRODUCT == MIXED ? (belief[s] == top ? over : M(0))
-                                    : M(pow_(REAL(belief[s] * inverse(top)), at.ratio)) * over;
+            if (PRODUCT == MIXED) v[s] = belief[s] == top ? over : M(0);
+            else v[s] = M(pow_(REAL(belief[s] * inverse(top)), at.ratio)) * over;
         }
     }
     through<AXIS, SUMS, BACK>(all, at, position, v, o);
@@ -290,14 +292,15 @@ struct Best {
     M top = 0;
     unsigned int states = 0;
     __device__ __forceinline__ void see(int s, M belief) {
-        states = belief > top ? 1u << s : states | (belief == top ? 1u << s : 0u);
+        if (belief > top) states = 0;
+        if (belief >= top) states |= 1u << s;
         top = larger(top, belief);
     }
 };
 
 // The two messages of a node along an axis: its field without the receiver's message, summed through the tables.
 template <int AXIS> __device__ __forceinline__ void send(const Tables &all, const Memory &at, const Node &node,
-                                                         const M *U, M in[4][R], int roles, bool look, REAL damping,
+                                                         const M *U, M in[4][R], int roles, bool measure, REAL damping,
                                                          REAL &change) {
     const int before = node.template before<AXIS>(), after = node.template after<AXIS>();
     M on[S], back[S];
@@ -370,8 +373,8 @@ template <int AXIS> __device__ __forceinline__ void send(const Tables &all, cons
 #pragma unroll
         for (int s = 0; s < S; s++) on[s] = times(sum[s], there);
     }
-    put(at.was, at.now, 2 * AXIS, after, on + 1, look, damping, change);
-    put(at.was, at.now, 2 * AXIS + 1, before, back + 1, look, damping, change);
+    put(at.was, at.now, 2 * AXIS, after, on + 1, measure, damping, change);
+    put(at.was, at.now, 2 * AXIS + 1, before, back + 1, measure, damping, change);
 }
 
 // The node of a colour that a thread has in a round.
@@ -396,15 +399,15 @@ __device__ __forceinline__ void list_nodes(const unsigned char *output, unsigned
 }
 
 __device__ __forceinline__ void phase(const Tables &all, const Memory &at, int colour, M U[ROUNDS][S], const int *roles,
-                                      bool look, REAL damping, REAL &change) {
+                                      bool measure, REAL damping, REAL &change) {
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
         const Node node(colour, number(at.listed, colour, r));
         if (!node.there()) continue;
         M in[4][R];  // few states: the messages to the node, read once if one thread sends along both axes
         if (!WIDE && !SPLIT) hear(at, node, in);
-        if (!SPLIT || threadIdx.x < TH) send<0>(all, at, node, U[r], in, roles[r], look, damping, change);
-        if (!SPLIT || threadIdx.x >= TH) send<1>(all, at, node, U[r], in, roles[r], look, damping, change);
+        if (!SPLIT || threadIdx.x < TH) send<0>(all, at, node, U[r], in, roles[r], measure, damping, change);
+        if (!SPLIT || threadIdx.x >= TH) send<1>(all, at, node, U[r], in, roles[r], measure, damping, change);
     }
 }
 
@@ -421,7 +424,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS)
           const long long *__restrict__ table_at, const int *__restrict__ grids, M *fields,
           REAL *__restrict__ log_messages, REAL *__restrict__ residual, int *__restrict__ swept,
           const unsigned char *__restrict__ outputs, REAL eps, REAL ratio, REAL damping, REAL tolerance, int n_sweeps,
-          int look) {
+          int measure) {
     extern __shared__ __align__(16) unsigned char raw[];
     M *m = reinterpret_cast<M *>(raw);
     constexpr int EDGES = H * (W - 1) + (H - 1) * W;
@@ -492,7 +495,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS)
               listed,
               ratio};
     for (int it = 0; it < n_sweeps; it++) {
-        const bool looking = it + 1 == n_sweeps || (it + 1) % look == 0;
+        const bool looking = it + 1 == n_sweeps || (it + 1) % measure == 0;
         change = 0;
         made++;
 #pragma unroll SPLIT ? 2 : 1  // short code for many grids, few branches for few grids

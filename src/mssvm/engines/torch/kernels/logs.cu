@@ -33,7 +33,8 @@ struct Running {
     }
     __device__ __forceinline__ REAL value() const { return eps > 0 && top > none() ? top + eps * log_(total) : top; }
     __device__ __forceinline__ REAL weight(REAL x, int number) const {
-        return !(x > none()) ? REAL(0) : eps > 0 ? exp_((x - top) / eps) / total : REAL(number == best);
+        if (!(x > none())) return 0;
+        return eps > 0 ? exp_((x - top) / eps) / total : REAL(number == best);
     }
 };
 
@@ -69,7 +70,8 @@ struct Pair {
         top = none();
 #pragma unroll
         for (int s = 0; s < WIDE; s++) {
-            log[s] = s < n && active ? column ? table.at(s, k) : table.at(k, s) : none();
+            log[s] = none();
+            if (s < n && active) log[s] = column ? table.at(s, k) : table.at(k, s);
             top = larger(top, log[s]);
         }
         top = max_over_lanes(group, top);

@@ -84,7 +84,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             Running sum(eps_y);
             REAL message = none();
             for (int w = 0; w < (count ? count : 1); w++) {
-                message = through(group, table, here ? (count ? c + below[w * most] : c) : none(), own, active, eps);
+                REAL x = none();
+                if (here) x = count ? c + below[w * most] : c;
+                message = through(group, table, x, own, active, eps);
                 if (active) to[w * most + k] = message;
                 if (count && !carries) sum.add(message, w);
             }
@@ -104,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool here = k < own, active = k < up;
         REAL *weights = space.above(t) + k, mine = 0;
         const REAL c = here ? space.scores(t)[k] : none();
-        const auto scores = [&](int w) { return here ? (count ? c + below[w * most] : c) : none(); };
+        const auto scores = [&](int w) { return here && count ? c + below[w * most] : c; };  // c is -inf elsewhere
         if (me.parent_state_at < 0) {
             Running sum(eps_y);
             for (int w = 0; w < count; w++) sum.add(power(group, scores(w), eps), w);

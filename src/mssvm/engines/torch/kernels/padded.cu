@@ -109,93 +109,79 @@ struct Space {
     __device__ __forceinline__ REAL *row(int t, int w) const { return message(t) + S + 2 + w * S; }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    padded(const __grid_constant__ Chains in, REAL *work, double *__restrict__ value, REAL *d_node,
-           REAL *d_edge, int *problem, REAL eps_y, REAL eps_h, REAL scale, int size, int first, int n_parts) {
-    __shared__ REAL shares_of_block[THREADS / WIDE * S * S];
-    const int number = (blockIdx.x * THREADS + threadIdx.x) / WIDE, k = threadIdx.x % WIDE;
-    if (number >= n_parts) return;
-    const unsigned int group = (WIDE < 32 ? (1u << WIDE % 32) - 1 : 0xffffffffu) << threadIdx.x % 32 / WIDE * WIDE;
-    Part part{in, problem, group, first + number / int(in.sides), k, in.sides == 1 || number % 2 == 1, scale};
-    const int b = part.chain;
+// The messages of all sites, left in the workspace; returns the power sum of the chain's n > 0 sites.
+__device__ __forceinline__ double forward(const Part &part, const Space &space, int n, REAL eps_y, REAL eps_h) {
+    const unsigned int group = part.group;
+    const int k = part.k;
     const bool two = eps_y != eps_h, here = k < S;
-    const Space space{work + (long long)number * in.longest * size, size};
-    REAL *shares = shares_of_block + threadIdx.x / WIDE * S * S;
-    const long long given = in.lengths ? in.lengths[b] : in.longest;
-    const bool fits = given >= in.sides - 1 && given <= in.longest;  // training needs a site to label
-    const int n = fits ? int(given) : 0;
-    part.report(!fits, BAD_LENGTH);
-    const bool valid = fits && (!part.clamped || part.valid(n));
-    if (in.normalize && !part.clamped) {
-        int labels = 0;
-        for (int t = 0; t < n; t++) labels += part.observed(b * in.longest + t);
-        part.cost = scale / max(labels, 1);
-    }
     double total = 0;
-    if (n > 0) {
-        Link link(part, true);
-        Site me = part.site(0);
-        bool rows = false;
-        if (here) space.message(0)[k] = 0;
-        for (int t = 0; t < n; t++) {
-            REAL high = here ? (rows ? none() : space.message(t)[k]) : none();
-            if (rows && here)
-                for (int w = 0; w < S; w++) high = larger(high, space.row(t, w)[k]);
-            const REAL shift = max_over_lanes(group, high + me.score);
-            if (k == 0) {
-                space.shift(t) = shift;
-                space.has_rows(t) = rows;
-            }
-            total += shift;
-            if (!(shift > none())) break;
-            const REAL eps = me.output ? eps_y : eps_h;
-            const auto scores = [&](const REAL *in) { return here ? in[k] + me.score - shift : none(); };
-            if (t == n - 1) {
-                Running sum(eps_y);
-                for (int w = 0; rows && w < S; w++) sum.add(power(group, scores(space.row(t, w)), eps_h), w);
-                total += rows ? sum.value() : power(group, scores(space.message(t)), eps);
-                continue;
-            }
-            const Site next = part.site(t + 1);
-            const bool carries = two && !next.output && next.free;
-            link.move(part, t, true, eps);
-            if (carries && !rows && me.output && me.free) {
-                const REAL c = scores(space.message(t));
-                for (int w = 0; w < S; w++) {
-                    const REAL x = from_lane(group, c, w);
-                    if (here) space.row(t + 1, w)[k] = x + part.table(t).at(w, k);
-                }
-                rows = true;
-            } else if (rows) {
-                Running sum(eps_y);
-                for (int w = 0; w < S; w += ROWS) {
-                    REAL x[ROWS], message[ROWS];
-#pragma unroll
-                    for (int j = 0; j < ROWS; j++) x[j] = w + j < S ? scores(space.row(t, w + j)) : none();
-                    if (!(eps_h > 0 && through_scaled<ROWS>(group, link.pair, x, S, here, eps_h, message)))
-                        for (int j = 0; j < ROWS; j++)
-                            message[j] = through(group, link.pair, x[j], S, here, eps_h);
-#pragma unroll
-                    for (int j = 0; j < ROWS; j++) {
-                        if (here && w + j < S) space.row(t + 1, w + j)[k] = message[j];
-                        sum.add(message[j], w + j);
-                    }
-                }
-                rows = carries;
-                if (here && !rows) space.message(t + 1)[k] = sum.value();
-            } else {
-                const REAL message = through(group, link.pair, scores(space.message(t)), S, here, eps);
-                if (here) space.message(t + 1)[k] = message;
-            }
-            me = next;
-            __syncwarp(group);
+    Link link(part, true);
+    Site me = part.site(0);
+    bool rows = false;
+    if (here) space.message(0)[k] = 0;
+    for (int t = 0; t < n; t++) {
+        REAL high = none();
+        if (here && !rows) high = space.message(t)[k];
+        for (int w = 0; here && rows && w < S; w++) high = larger(high, space.row(t, w)[k]);
+        const REAL shift = max_over_lanes(group, high + me.score);
+        if (k == 0) {
+            space.shift(t) = shift;
+            space.has_rows(t) = rows;
         }
+        total += shift;
+        if (!(shift > none())) break;
+        const REAL eps = me.output ? eps_y : eps_h;
+        const auto scores = [&](const REAL *in) { return here ? in[k] + me.score - shift : none(); };
+        if (t == n - 1) {
+            Running sum(eps_y);
+            for (int w = 0; rows && w < S; w++) sum.add(power(group, scores(space.row(t, w)), eps_h), w);
+            total += rows ? sum.value() : power(group, scores(space.message(t)), eps);
+            continue;
+        }
+        const Site next = part.site(t + 1);
+        const bool carries = two && !next.output && next.free;
+        link.move(part, t, true, eps);
+        if (carries && !rows && me.output && me.free) {
+            const REAL c = scores(space.message(t));
+            for (int w = 0; w < S; w++) {
+                const REAL x = from_lane(group, c, w);
+                if (here) space.row(t + 1, w)[k] = x + part.table(t).at(w, k);
+            }
+            rows = true;
+        } else if (rows) {
+            Running sum(eps_y);
+            for (int w = 0; w < S; w += ROWS) {
+                REAL x[ROWS], message[ROWS];
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) x[j] = w + j < S ? scores(space.row(t, w + j)) : none();
+                if (!(eps_h > 0 && through_scaled<ROWS>(group, link.pair, x, S, here, eps_h, message)))
+                    for (int j = 0; j < ROWS; j++)
+                        message[j] = through(group, link.pair, x[j], S, here, eps_h);
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) {
+                    if (here && w + j < S) space.row(t + 1, w + j)[k] = message[j];
+                    sum.add(message[j], w + j);
+                }
+            }
+            rows = carries;
+            if (here && !rows) space.message(t + 1)[k] = sum.value();
+        } else {
+            const REAL message = through(group, link.pair, scores(space.message(t)), S, here, eps);
+            if (here) space.message(t + 1)[k] = message;
+        }
+        me = next;
+        __syncwarp(group);
     }
-    part.report(!(total > none()), IMPOSSIBLE);
-    const bool answered = valid && total > none() && total < infinity();
-    if (k == 0) value[number] = answered ? total : double(infinity()) - double(infinity());  // NaN
-    if (n == 0 || !answered) return;
-    const REAL sign = in.sides == 1 || !part.clamped ? 1 : -1;
+    return total;
+}
+
+// Adds `sign` times the derivatives of the power sum to `d_node` and `d_edge`, from the messages of the forward pass.
+__device__ __forceinline__ void backward(const Part &part, const Space &space, REAL *shares, int n, REAL sign,
+                                         REAL eps_y, REAL eps_h, REAL *d_node, REAL *d_edge) {
+    const Chains &in = part.in;
+    const unsigned int group = part.group;
+    const int b = part.chain, k = part.k;
+    const bool here = k < S;
     Link link(part, false);
     REAL mine = 0, all_pairs[WIDE], pairs[WIDE];
     bool rows = false;  // of site t + 1
@@ -268,4 +254,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (!in.edge_of_link && here)
 #pragma unroll
         for (int q = 0; q < S; q++) atomicAdd(d_edge + ((long long)b * S + k) * S + q, sign * all_pairs[q]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    padded(const __grid_constant__ Chains in, REAL *work, double *__restrict__ value, REAL *d_node,
+           REAL *d_edge, int *problem, REAL eps_y, REAL eps_h, REAL scale, int size, int first, int n_parts) {
+    __shared__ REAL shares_of_block[THREADS / WIDE * S * S];
+    const int number = (blockIdx.x * THREADS + threadIdx.x) / WIDE, k = threadIdx.x % WIDE;
+    if (number >= n_parts) return;
+    const unsigned int group = (WIDE < 32 ? (1u << WIDE % 32) - 1 : 0xffffffffu) << threadIdx.x % 32 / WIDE * WIDE;
+    Part part{in, problem, group, first + number / int(in.sides), k, in.sides == 1 || number % 2 == 1, scale};
+    const int b = part.chain;
+    const Space space{work + (long long)number * in.longest * size, size};
+    REAL *shares = shares_of_block + threadIdx.x / WIDE * S * S;
+    const long long given = in.lengths ? in.lengths[b] : in.longest;
+    const bool fits = given >= in.sides - 1 && given <= in.longest;  // training needs a site to label
+    const int n = fits ? int(given) : 0;
+    part.report(!fits, BAD_LENGTH);
+    const bool valid = fits && (!part.clamped || part.valid(n));
+    if (in.normalize && !part.clamped) {
+        int labels = 0;
+        for (int t = 0; t < n; t++) labels += part.observed(b * in.longest + t);
+        part.cost = scale / max(labels, 1);
+    }
+    const double total = n > 0 ? forward(part, space, n, eps_y, eps_h) : 0.0;
+    part.report(!(total > none()), IMPOSSIBLE);
+    const bool answered = valid && total > none() && total < infinity();
+    if (k == 0) value[number] = answered ? total : double(infinity()) - double(infinity());  // NaN
+    if (n == 0 || !answered) return;
+    const REAL sign = in.sides == 1 || !part.clamped ? 1 : -1;
+    backward(part, space, shares, n, sign, eps_y, eps_h, d_node, d_edge);
 }

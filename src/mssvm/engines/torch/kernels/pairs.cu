@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     messages(const REAL *__restrict__ field, REAL *__restrict__ m, const REAL *__restrict__ tables,
              const int *__restrict__ number, const int2 *__restrict__ ends, const int *__restrict__ owner,
              const unsigned char *__restrict__ kinds, const signed char *__restrict__ active, REAL *__restrict__ change,
-             REAL eps, REAL damping, REAL ratio, int colour, int look, int n_factors) {
+             REAL eps, REAL damping, REAL ratio, int colour, int measure, int n_factors) {
     __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * COLUMNS : STAGED ? THREADS * SS : 4];
     __shared__ REAL worst;
     const int first = blockIdx.x * THREADS, n = min(THREADS, n_factors - first), f = first + threadIdx.x;
@@ -255,9 +255,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             moved = larger(moved, put(o1, m1, damping));
             store<ROW>(second, m1);
         }
-        if (look && !one) raise(change + owner[f], eps * moved);
+        if (measure && !one) raise(change + owner[f], eps * moved);
     }
-    if (!look || !one) return;
+    if (!measure || !one) return;
 #pragma unroll
     for (int k = 16; k; k >>= 1) moved = larger(moved, __shfl_xor_sync(0xffffffffu, moved, k));
     if (threadIdx.x % 32 == 0) raise(&worst, moved);

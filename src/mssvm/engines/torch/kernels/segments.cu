@@ -95,7 +95,7 @@ struct Sequence {
         const double x = t > 0 ? score(boundary(t)) : nothing();
         return x > nothing() ? x : 0.0;
     }
-    // The score of beginning a segment at t less that of being inside one.
+    // The score of beginning a segment at t minus that of being inside one.
     __device__ __forceinline__ double start(int t) const { return score(boundary(t) + 1) - inside(t); }
     __device__ __forceinline__ double length(int d) const { return double(duration[(d - 1) * C + c]); }
     // The longest length that has a score.
@@ -117,34 +117,19 @@ struct Sequence {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * C)
-    segments(const __grid_constant__ Segmentations in, REAL eps, int n_instances) {
-    const int instance = blockIdx.x;
-    if (instance >= n_instances) return;
-    const int c = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const REAL scale = eps > 0 ? 1 / eps : REAL(1);
-    const int T = int(in.sites[instance]), K = int(in.longest);
-    // Workspace: A (T + 1, C), G (C, T + 1), counts (C, K), back (C, K + 1), limits (T + 1, C).
-    double *work = in.work + in.work_at[instance];
-    const long long positions = (long long)(T + 1) * C;
-    double *A = work + c;
-    double *counts = work + 2 * positions + (long long)c * K;
-    double *back = work + 2 * positions + (long long)C * K + (long long)c * (K + 1);
-    int *limit = (int *)(work + 2 * positions + (long long)C * (2 * K + 1)) + c;
-    __shared__ double alpha[2][C];  // of even and of odd positions
-    const Sequence me{in,
-                      T,
-                      K,
-                      c,
-                      lane,
-                      in.unary + in.unary_at[instance],
-                      in.allowed + in.unary_at[instance],
-                      in.tables + in.table_at[2 * instance],
-                      in.tables + in.table_at[2 * instance + 1],
-                      work + positions + (long long)c * (T + 1)};
-    const int longest = me.longest();
-    const double enter = lane < C ? double(me.transition[lane * C + c]) : nothing();  // from label `lane` to c
-    double P = 0, base = 0;
+// Workspace of a label: A, the largest lengths (`limit`), expected counts of lengths, and the weights of the last K + 1
+// positions (`back`). A and `limit` have a column for every label.
+struct Space {
+    double *A, *counts, *back;
+    int *limit;
+};
+
+// A and G of all positions; returns P of the last one. `base` is the score of being inside a segment at every site.
+__device__ __forceinline__ double forward(const Sequence &me, const Space &space, double (*alpha)[C], double enter,
+                                          REAL eps, REAL scale, double &base) {
+    const int T = me.T, c = me.c, lane = me.lane, longest = me.longest();
+    double P = 0;
+    base = 0;
     int run = 0, known = 0;  // sites that allow the label; the last boundary that is known
     if (lane == 0) me.G[0] = me.score(me.begin_at()) + me.first(0) + me.start(0);
     __syncwarp();
@@ -163,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(32 * C)
         }
         const double a = sum.over_lanes(eps, scale);
         if (lane == 0) {
-            limit[(long long)b * C] = n;
-            A[(long long)b * C] = a;
+            space.limit[(long long)b * C] = n;
+            space.A[(long long)b * C] = a;
             alpha[b % 2][c] = P + me.last(t) + a;
         }
         __syncthreads();
@@ -175,20 +160,21 @@ extern "C" __global__ void __launch_bounds__(32 * C)
             __syncwarp();
         }
     }
-    const int end_states = me.end_at() - c;
-    double ended = nothing();
-    if (lane < C) ended = alpha[T % 2][lane] + me.score(end_states + lane);
-    const double value = T > 0 ? power(ended, eps, scale) : 0.0;
-    if (threadIdx.x == 0) in.value[instance] = value + base;
-    if (!in.mu || !(value > nothing()) || T == 0) return;
+    return P;
+}
 
-    // Backward pass. gE: weight of the segments of a label that begin at b; g: of those that end there.
+// Marginals, from the forward pass: `ended` is the score of ending in the label of each lane, P is that of the last site.
+// gE: weight of the segments of a label that begin at b; g: of those that end there.
+__device__ __forceinline__ void backward(const Sequence &me, const Space &space, double (*alpha)[C], double enter,
+                                         double ended, double P, int instance, REAL eps, REAL scale) {
+    const Segmentations &in = me.in;
+    const int T = me.T, K = me.K, c = me.c, lane = me.lane;
     __shared__ REAL to_before[2][C][C], begins[2][C];
     REAL *mu = in.mu + in.unary_at[instance];
     REAL *mu_transition = in.mu_tables + in.mu_at[2 * instance];
     REAL *mu_duration = in.mu_tables + in.mu_at[2 * instance + 1];
-    for (int d = lane; d < K; d += 32) counts[d] = 0;
-    for (int d = lane; d <= K; d += 32) back[d] = 0;
+    for (int d = lane; d < K; d += 32) space.counts[d] = 0;
+    for (int d = lane; d <= K; d += 32) space.back[d] = 0;
     __syncwarp();
     double entered = 0;  // in lane k: expected transitions from label k to c
     double covered = 0;  // weight of the segments of c that cover a site
@@ -200,10 +186,10 @@ extern "C" __global__ void __launch_bounds__(32 * C)
         REAL gE = 0;
         if (b > 1) {  // for the next position; P is not rounded as in the forward pass, which hardly changes weights
             P -= me.step(b - 1);
-            if (lane == 0) alpha[(b - 1) % 2][c] = P + me.last(b - 2) + A[(long long)(b - 1) * C];
+            if (lane == 0) alpha[(b - 1) % 2][c] = P + me.last(b - 2) + space.A[(long long)(b - 1) * C];
         }
         if (b < T) {
-            gE = REAL(back[here]);
+            gE = REAL(space.back[here]);
             covered -= double(gE);
             if (in.borders && lane == 0) mu[me.first_at(b)] = gE;
             REAL share = 0;
@@ -228,10 +214,10 @@ extern "C" __global__ void __launch_bounds__(32 * C)
             if (lane == 0) mu[me.begin_at()] = gE;
             break;
         }
-        const int n = limit[(long long)b * C];
-        const double a = A[(long long)b * C];
+        const int n = space.limit[(long long)b * C];
+        const double a = space.A[(long long)b * C];
         if (in.borders && lane == 0) mu[me.last_at(b - 1)] = g;
-        if (lane == 0 && b >= K) back[(b - K) % (K + 1)] = 0;
+        if (lane == 0 && b >= K) space.back[(b - K) % (K + 1)] = 0;
         __syncwarp();
         int best = 0;
         if (!(eps > 0) && g > 0) {  // the longest of the lengths with the largest score
@@ -244,13 +230,50 @@ extern "C" __global__ void __launch_bounds__(32 * C)
             REAL p = d == best ? g : REAL(0);
             if (eps > 0) p = g * above(me.G[b - d] + me.length(d), a, scale);
             const int slot = here >= d ? here - d : here - d + K + 1;
-            back[slot] += double(p);
-            counts[d - 1] += double(p);
+            space.back[slot] += double(p);
+            space.counts[d - 1] += double(p);
         }
         covered += double(g);
         if (lane == 0) mu[(b - 1) * C + c] = larger(REAL(covered), REAL(0));
         __syncwarp();
     }
     if (lane < C) atomicAdd(mu_transition + lane * C + c, REAL(entered));
-    for (int d = lane; d < K; d += 32) atomicAdd(mu_duration + (long long)d * C + c, REAL(counts[d]));
+    for (int d = lane; d < K; d += 32) atomicAdd(mu_duration + (long long)d * C + c, REAL(space.counts[d]));
+}
+
+extern "C" __global__ void __launch_bounds__(32 * C)
+    segments(const __grid_constant__ Segmentations in, REAL eps, int n_instances) {
+    const int instance = blockIdx.x;
+    if (instance >= n_instances) return;
+    const int c = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const REAL scale = eps > 0 ? 1 / eps : REAL(1);
+    const int T = int(in.sites[instance]), K = int(in.longest);
+    // Workspace: A (T + 1, C), G (C, T + 1), counts (C, K), back (C, K + 1), limits (T + 1, C).
+    double *work = in.work + in.work_at[instance];
+    const long long positions = (long long)(T + 1) * C;
+    double *counts = work + 2 * positions;
+    double *back = counts + (long long)C * K;
+    int *limit = (int *)(back + (long long)C * (K + 1));
+    const Space space{work + c, counts + (long long)c * K, back + (long long)c * (K + 1), limit + c};
+    __shared__ double alpha[2][C];  // of even and of odd positions
+    const Sequence me{in,
+                      T,
+                      K,
+                      c,
+                      lane,
+                      in.unary + in.unary_at[instance],
+                      in.allowed + in.unary_at[instance],
+                      in.tables + in.table_at[2 * instance],
+                      in.tables + in.table_at[2 * instance + 1],
+                      work + positions + (long long)c * (T + 1)};
+    const double enter = lane < C ? double(me.transition[lane * C + c]) : nothing();  // from label `lane` to c
+    double base = 0;
+    const double P = forward(me, space, alpha, enter, eps, scale, base);
+    const int end_states = me.end_at() - c;
+    double ended = nothing();
+    if (lane < C) ended = alpha[T % 2][lane] + me.score(end_states + lane);
+    const double value = T > 0 ? power(ended, eps, scale) : 0.0;
+    if (threadIdx.x == 0) in.value[instance] = value + base;
+    if (!in.mu || !(value > nothing()) || T == 0) return;
+    backward(me, space, alpha, enter, ended, P, instance, eps, scale);
 }

@@ -75,9 +75,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (k < me.n_parent_states()) safe = safe && sum < infinity() && !(lost && sum < FLOOR);
             rows[(2 * t + 1) * WIDE] = message;
             REAL *above = rows + 2 * (long long)me.parent_visit * WIDE;
-            carried = k < me.n_parent_states()
-                          ? (me.is_first_child() ? u[me.parent_state_at + k] * c : *above) + message
-                          : none;
+            carried = none;
+            if (k < me.n_parent_states())
+                carried = (me.is_first_child() ? u[me.parent_state_at + k] * c : *above) + message;
             *above = carried;
         }
     }
@@ -143,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool on = t < n;
         const Visit me = visit[on ? t : 0];
         const bool root = me.parent_state_at < 0;
-        const REAL scores = !on || k >= me.n_states() ? none : me.is_leaf() ? u[me.state_at + k] : carried;
+        REAL scores = none;
+        if (on && k < me.n_states()) scores = me.is_leaf() ? u[me.state_at + k] : carried;
         const REAL *table = tables + (root ? 0 : table_at[f0 + factor[on ? t : 0]]);
         const int own = __reduce_max_sync(FULL, on ? me.n_states() : 0);
         REAL best = none;
@@ -163,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (root) value_of += best;
         else {
             REAL *above = rows + 2 * (long long)me.parent_visit * WIDE;
-            carried =
-                k < me.n_parent_states() ? (me.is_first_child() ? u[me.parent_state_at + k] : *above) + best : none;
+            carried = none;
+            if (k < me.n_parent_states()) carried = (me.is_first_child() ? u[me.parent_state_at + k] : *above) + best;
             *above = carried;
         }
     }

@@ -1,5 +1,5 @@
-"""Room in memory: sizes that follow from the caller's data are compared with the machine before anything is allocated,
-so that an impossible size is one sentence and neither a traceback nor a process killed by the system."""
+"""Checks of memory: sizes that follow from the caller's data are compared with the machine before anything is
+allocated, so that an impossible size raises a one-sentence error instead of a process killed by the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mssvm.core.errors import MemoryLimitError
 
-UNKNOWN = 1 << 62  # where the system does not say
+UNKNOWN = 1 << 62  # where the system does not report its memory
 LESS = "use fewer instances at a time, fewer features, fewer classes or hidden states, or shorter segments"
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
@@ -25,13 +25,13 @@ def machine_memory() -> int:
         installed = UNKNOWN
     try:
         return min(installed, int(CONTAINER.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
+    except (OSError, ValueError):  # no container, or a container without a limit ("max")
         return installed
 
 
-def check_room(n_bytes: float, what: str, remedy: str) -> None:
-    """Raise ``MemoryLimitError`` if an array would not fit into the machine: ``what`` needs it, ``remedy`` says what to
-    do."""
+def check_memory(n_bytes: float, what: str, remedy: str) -> None:
+    """Raise ``MemoryLimitError`` if an array of ``n_bytes`` would not fit into the machine's memory; the message names
+    ``what`` needs it and a ``remedy``."""
     if n_bytes <= machine_memory():
         return
     needed = n_bytes / 2**30
@@ -47,5 +47,5 @@ def one_sentence_for_memory() -> Iterator[None]:
     except MemoryLimitError:
         raise
     except MemoryError as error:
-        told = str(error).split(" for an array")[0].removesuffix(".") or "memory is used up"
-        raise MemoryLimitError(f"there is not enough memory ({told}); {LESS}.") from None
+        reason = str(error).split(" for an array")[0].removesuffix(".") or "memory is used up"
+        raise MemoryLimitError(f"there is not enough memory ({reason}); {LESS}.") from None
