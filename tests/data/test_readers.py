@@ -175,7 +175,7 @@ FAULTS = {
     "a.ts": [
         ("1,2:a\n", 1, "begins with lines"),
         ("@classLabel true a\n@data\n1,2:b\n", 3, "not among"),
-        ("@classLabel true a\n@data\n1,?:a\n", 3, "no number"),
+        ("@classLabel true a\n@data\n1,?:a\n", 3, "not a number"),
     ],
 }
 
