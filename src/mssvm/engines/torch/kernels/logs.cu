@@ -127,6 +127,15 @@ __device__ __forceinline__ REAL through(unsigned int group, const Pair &table, R
     return some ? best + eps * log_(sum) : best;
 }
 
+// `through` for N rows.
+template <int N>
+__device__ __forceinline__ void through_rows(unsigned int group, const Pair &table, const REAL *x, int own, bool active,
+                                             REAL eps, REAL *message) {
+    if (eps > 0 && through_scaled<N>(group, table, x, own, active, eps, message)) return;
+#pragma unroll
+    for (int j = 0; j < N; j++) message[j] = through(group, table, x[j], own, active, eps);
+}
+
 // `back_through` in scaled probabilities, for N rows. False if a sum underflowed.
 template <int N>
 __device__ __forceinline__ bool back_scaled(unsigned int group, const Pair &table, const REAL *x, const REAL *message,
@@ -176,4 +185,14 @@ __device__ __forceinline__ REAL back_through(unsigned int group, const Pair &tab
             pairs[q] += v;
         }
     return mine;
+}
+
+// `back_through` for N rows; `mine` are the weights of the variable's state k in each.
+template <int N>
+__device__ __forceinline__ void back_through_rows(unsigned int group, const Pair &table, const REAL *x,
+                                                  const REAL *message, const REAL *g, int up, REAL eps, REAL *pairs,
+                                                  REAL *mine) {
+    if (eps > 0 && back_scaled<N>(group, table, x, message, g, up, eps, pairs, mine)) return;
+#pragma unroll
+    for (int j = 0; j < N; j++) mine[j] = back_through(group, table, x[j], message[j], g[j], up, eps, pairs);
 }

@@ -9,6 +9,7 @@
 #include "logs.cu"
 
 constexpr int OUTPUT = 1, FREE = 2;  // roles
+constexpr int ROWS = WIDE < 4 ? WIDE : 4;  // processed at a time
 
 __device__ __forceinline__ Table table_of(const Visit &me, const REAL *scores) {
     const int own = me.n_states(), up = me.n_parent_states();
@@ -80,19 +81,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (k == 0) space.rows[me.parent_visit] = own;
         } else {
             const Pair table(group, table_of(me, P), k, true, eps);
-            REAL *to = carries && count ? carried : space.above(t);
-            Running sum(eps_y);
-            REAL message = none();
-            for (int w = 0; w < (count ? count : 1); w++) {
-                REAL x = none();
-                if (here) x = count ? c + below[w * most] : c;
-                message = through(group, table, x, own, active, eps);
-                if (active) to[w * most + k] = message;
-                if (count && !carries) sum.add(message, w);
+            if (!count) {
+                const REAL message = through(group, table, c, own, active, eps);
+                if (active) {
+                    space.above(t)[k] = message;
+                    over[k] += message;
+                }
             }
-            if (carries && count) {
-                if (k == 0) space.rows[me.parent_visit] = count;
-            } else if (active) over[k] += count ? sum.value() : message;
+            REAL *to = carries ? carried : space.above(t);
+            Running sum(eps_y);
+            for (int w = 0; w < count; w += ROWS) {
+                REAL x[ROWS], message[ROWS];
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) x[j] = here && w + j < count ? c + below[(w + j) * most] : none();
+                through_rows<ROWS>(group, table, x, own, active, eps, message);
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) {
+                    if (active && w + j < count) to[(w + j) * most + k] = message[j];
+                    sum.add(message[j], w + j);
+                }
+            }
+            if (carries && count && k == 0) space.rows[me.parent_visit] = count;
+            if (!carries && count && active) over[k] += sum.value();
         }
         __syncwarp(group);
     }
@@ -141,16 +151,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             Running sum(eps_y);
 #pragma unroll
             for (int q = 0; q < WIDE; q++) pairs[q] = 0;
-            if (active && count && !carries)
+            if (!count) mine = back_through(group, table, c, active ? messages[0] : none(), over, up, eps, pairs);
+            if (active && !carries)
                 for (int w = 0; w < count; w++) sum.add(messages[w * most], w);
-            for (int w = 0; w < (count ? count : 1); w++) {
-                const REAL message = active ? messages[w * most] : none();
-                const REAL g = !count || !active ? over
-                               : carries         ? shares[w * most + k]
-                                                 : over * sum.weight(message, w);
-                const REAL x = back_through(group, table, scores(w), message, g, up, eps, pairs);
-                if (here && count) weights[w * most] = x;
-                mine += x;
+            for (int w = 0; w < count; w += ROWS) {
+                REAL x[ROWS], message[ROWS], share[ROWS], weight_of[ROWS];
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) {
+                    const bool row = w + j < count;
+                    x[j] = row ? scores(w + j) : none();
+                    message[j] = row && active ? messages[(w + j) * most] : none();
+                    share[j] = 0;
+                    if (!row || !active) continue;
+                    share[j] = carries ? shares[(w + j) * most + k] : over * sum.weight(message[j], w + j);
+                }
+                back_through_rows<ROWS>(group, table, x, message, share, up, eps, pairs, weight_of);
+#pragma unroll
+                for (int j = 0; j < ROWS; j++) {
+                    if (here && w + j < count) weights[(w + j) * most] = weight_of[j];
+                    mine += weight_of[j];
+                }
             }
             const REAL scale = 1 / sum_over_lanes(group, mine);
             mine *= scale;

@@ -154,9 +154,7 @@ __device__ __forceinline__ double forward(const Part &part, const Space &space, 
                 REAL x[ROWS], message[ROWS];
 #pragma unroll
                 for (int j = 0; j < ROWS; j++) x[j] = w + j < S ? scores(space.row(t, w + j)) : none();
-                if (!(eps_h > 0 && through_scaled<ROWS>(group, link.pair, x, S, here, eps_h, message)))
-                    for (int j = 0; j < ROWS; j++)
-                        message[j] = through(group, link.pair, x[j], S, here, eps_h);
+                through_rows<ROWS>(group, link.pair, x, S, here, eps_h, message);
 #pragma unroll
                 for (int j = 0; j < ROWS; j++) {
                     if (here && w + j < S) space.row(t + 1, w + j)[k] = message[j];
@@ -219,9 +217,7 @@ __device__ __forceinline__ void backward(const Part &part, const Space &space, R
                     share[j] = 0;
                     if (active) share[j] = rows ? shares[(w + j) * S + k] : above * sum.weight(message[j], w + j);
                 }
-                if (!(eps_h > 0 && back_scaled<ROWS>(group, link.pair, x, message, share, S, eps_h, pairs, below)))
-                    for (int j = 0; j < ROWS; j++)
-                        below[j] = back_through(group, link.pair, x[j], message[j], share[j], S, eps_h, pairs);
+                back_through_rows<ROWS>(group, link.pair, x, message, share, S, eps_h, pairs, below);
 #pragma unroll
                 for (int j = 0; j < ROWS; j++) {
                     if (here && w + j < S) shares[(w + j) * S + k] = below[j];
