@@ -82,6 +82,27 @@ def test_chain() -> None:
     assert len(np.unique(batch.batch.table_at)) == 1
 
 
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_chain_of_second_order(hidden: int) -> None:
+    X = sequences()
+    theta_1 = encoded(Chain(hidden=hidden), X)[1]
+    batch, theta, w = encoded(Chain(hidden=hidden, order=2), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        x = X[i]
+        total = sum(dot(w, "node", x[t], y[t]) + w("bias", "1", y[t]) for t in range(len(y)))
+        for t in range(len(y) - 1):
+            if not hidden:
+                total += w("transition", "1", y[t], y[t + 1])
+                continue
+            total += w("left", "1", y[t], h[t]) + w("right", "1", h[t], y[t + 1])
+            total += dot(w, "left.x", x[t], h[t]) + dot(w, "right.x", x[t + 1], h[t])
+        return total + sum(w("trigram", "1", *y[t : t + 3]) for t in range(len(y) - 2))
+
+    check_all(batch, theta, by_hand)
+    assert len(theta.tables) == len(theta_1.tables) + 27  # one table for all trigrams
+
+
 @pytest.mark.parametrize("form", ["dict", "tuple"])
 def test_chain_with_edge_features(form: str) -> None:
     X = sequences()
@@ -438,6 +459,7 @@ def structures() -> list[tuple[Structure, list[Any]]]:
     return [
         (Chain(hidden=2, forbidden=[("a", "b"), (None, "c")]), sequences()),
         (Chain(hidden=2, linked=True, fixed={"bias": 0.5}), sequences()),
+        (Chain(hidden=2, order=2, forbidden=[("a", "b")]), sequences()),
         (SequenceLabel(hidden=2, pool="mean"), sequences()),
         (Grid(hidden=2, forbidden={"down": [("a", "b")]}), images),
         (Grid(neighbours=8, edges="contrast"), images),

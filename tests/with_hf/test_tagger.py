@@ -40,6 +40,7 @@ CHAINS = {
     "hidden": ms.Chain(hidden=2, forbidden="bio"),
     "hidden, direct": ms.Chain(hidden=3, direct=True),
     "linked": ms.Chain(hidden=2, linked=True),
+    "second order": ms.Chain(order=2, forbidden="bio"),
 }
 
 
@@ -250,7 +251,7 @@ def test_every_parameter_is_in_one_group() -> None:
 # ----------------------------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("name", ["bio, ends", "hidden", "linked"])
+@pytest.mark.parametrize("name", ["bio, ends", "hidden", "linked", "second order"])
 def test_tags_and_the_probabilities_of_spans(name: str) -> None:
     """Probabilities of spans by all labellings of the sentence."""
     model = tagger(CHAINS[name], eps_h=0.0 if name == "linked" else 1.0)

@@ -65,6 +65,17 @@ MODELS: dict[str, Any] = {
         {"node": scores(2, 3, K), "edge": scores(K, K), "first": scores(K), "last": scores(2, 1, K)},
         torch.tensor([[0, 2, -100], [1, 1, 0]]),
     ),
+    "chains of second order": lambda: Model(
+        ms.Chain(order=2, forbidden=[(0, 1)]),
+        {"node": scores(2, 4, K), "edge": scores(K, K), "trigram": scores(K, K, K)},
+        torch.tensor([[0, 2, -100, 1], [1, -100, 0, 0]]),
+        PADDED,
+    ),
+    "chains of second order, a table each": lambda: Model(
+        ms.Chain(order=2),
+        {"node": [scores(4, K)], "edge": scores(K, K), "trigram": [scores(2, K, K, K)]},
+        [labels(4)],
+    ),
     "chains with hidden between": lambda: Model(
         ms.Chain(hidden=H),
         {"node": scores(2, 3, K), "left": scores(K, H), "right": scores(H, K), "between": scores(2, 2, H)},

@@ -165,6 +165,7 @@ def test_recursions_of_one_state() -> None:
         (lambda: ChainDecoder(ms.Grid(), K), "only chains"),
         (lambda: ChainDecoder(ms.Chain(hidden=2, linked=True), K), "use decode='marginal', eps_h=0"),
         (lambda: ChainDecoder(ms.Chain(hidden=2, linked=True), K, 0.0, (1.0, 0.0)), "another temperature"),
+        (lambda: ChainDecoder(ms.Chain(order=2), K), "first order"),
         (lambda: ChainDecoder(ms.Chain(), K, temperatures=(0.0, 0.0)), "above zero"),
         (lambda: ChainDecoder(ms.Chain(), K, decode="best"), "'map' or 'marginal'"),
         (lambda: ChainDecoder(ms.Chain(), K)({"node": torch.zeros(1, 2, 4)}), "shape"),

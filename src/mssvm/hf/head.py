@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from mssvm.structures import Chain
+from mssvm.structures.chain import TRIGRAM
 
 SPREAD = 0.1  # standard deviation of the initial tables: hidden states that start equal would stay equal
 
@@ -29,6 +30,8 @@ class ChainHead(torch.nn.Module):
         shapes: dict[str, tuple[int, ...]] = {}
         if not hidden or chain.direct:
             shapes["edge"] = (n_classes, n_classes)
+        if chain.order == 2:
+            shapes[TRIGRAM] = (n_classes, n_classes, n_classes)
         if chain.ends:
             shapes |= {"first": (n_classes,), "last": (n_classes,)}
         if hidden and chain.linked:

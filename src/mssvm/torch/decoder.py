@@ -62,6 +62,8 @@ class ChainDecoder(torch.nn.Module):
         if type(structure) is not Chain:
             raise UnsupportedError(f"only chains can be exported, not {type(structure).__name__}.")
         structure.check()
+        if structure.order > 1:
+            raise UnsupportedError("only chains of first order can be exported; use save and mssvm.load for others.")
         if decode not in DECODINGS:
             raise InputError(f"decode must be 'map' or 'marginal', got {decode!r}.")
         labels = range(classes) if isinstance(classes, int) else classes

@@ -52,7 +52,9 @@ class SiteLabels:
 def may_be_padded_chains(structure: Any, inference: Any, scores: Any) -> bool:
     """Whether scores of this structure may take the fast path, judged by their types and device alone."""
     node: Any = scores.get("node") if isinstance(scores, Mapping) else scores
-    if not isinstance(structure, Chain) or structure.linked or inference not in ("auto", "exact"):
+    if not isinstance(structure, Chain) or structure.linked or structure.order > 1:
+        return False
+    if inference not in ("auto", "exact"):
         return False
     if not torch.is_tensor(node) or node.ndim != 3 or 0 in node.shape:
         return False

@@ -2,9 +2,10 @@
 
 A structure names groups of variables and factors (``structures.pairwise``): "node" the labels, "edge" their links
 (grids: "edge:right", "edge:down", ...), "hidden" or "between" the hidden variables, "attach", "left", "right" and
-"hidden.edge" their links, "first" and "last" the ends of chains. Segments have "node", and where they are not zero
-"transition" (C, C), "duration" (K, C), "begin" and "end" (C,), "boundary" (B, T, 2), "first" and "last", and for hidden
-states "hidden" (B, T, C, H), "attach" (C, H) and "move" (C, H, H). The scores of a group are
+"hidden.edge" their links, "first" and "last" the ends of chains, "trigram" (K, K, K) three labels in a row where a
+chain has order 2. Segments have "node", and where they are not zero "transition" (C, C), "duration" (K, C), "begin" and
+"end" (C,), "boundary" (B, T, 2), "first" and "last", and for hidden states "hidden" (B, T, C, H), "attach" (C, H) and
+"move" (C, H, H). The scores of a group are
 
     one tensor of its states, shared by all members      (K,) or (K, K)
     a padded tensor with ``lengths``                     (B, T, K), (B, T - 1, K, K); of grids (B, H, W, K), ...
@@ -40,6 +41,7 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.engines.base import BoundQuery
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import Encoder, GraphModel, Grid, Schema, Segments, SequenceLabel, Structure
+from mssvm.structures.chain import TRIGRAM
 from mssvm.structures.encoded import Encoded, to_query
 from mssvm.structures.layout import BatchLayout, InstanceTopology
 
@@ -320,7 +322,7 @@ class Layouts:
         base = group.partition(":")[0]
         if isinstance(self.structure, Segments):
             return SEGMENT_AXES.get(base, 1)
-        if base == "transition":
+        if base in ("transition", TRIGRAM):
             return 3
         return 1 if base in ("node", "hidden", "between", "first", "last", "state", "label") else 2
 
