@@ -373,7 +373,7 @@ def scale() -> None:
 
 SECONDS_OF_A_PEER = 30.0
 # Sequences, sites, longest segment; the rows of a K grow, so that each tells what the next will take.
-GPU_ROWS = ((1, 1_000, 50), (32, 1_000, 50), (1, 10_000, 50), (1, 100_000, 50), (1, 1_000, 1_000), (32, 1_000, 1_000))
+GPU_ROWS = ((1, 1_000, 50), (32, 1_000, 50), (1, 10_000, 50), (1, 100_000, 50), (1, 1_000, 1_000))
 GPU_ROWS += ((1, 10_000, 1_000), (1, 100_000, 1_000))
 
 
