@@ -16,7 +16,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.native.families import FAMILY
-from mssvm.engines.native.forests import FORESTS, ForestCall, ForestPlan, ForestRoute
+from mssvm.engines.native.forests import FORESTS, WRITTEN, ForestCall, ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
 from mssvm.engines.reference import ReferenceEngine
 
@@ -64,24 +64,28 @@ def test_families_that_do_not_fit_are_refused(field: str, value: Any, sentence: 
     batch, theta, query = chains(2)
     (fields,) = route_of(batch, query, 0.3, 1.0).families
     sound = FAMILY(**fields, side=0)
-    value_out, mu = np.zeros((2, 2)), Marginals.zeros(batch)
-    ForestCall(batch, [sound], None)(theta, value_out, mu, 1)
+    high, low = np.zeros((2, 2))
+    mu = Marginals.zeros(batch)
+    ForestCall(batch, [sound], None)(theta, high, low, mu, 1)
     with pytest.raises(MssvmError, match=sentence):
-        ForestCall(batch, [FAMILY(**{**fields, "side": 0, field: value})], None)(theta, value_out, mu, 1)
+        ForestCall(batch, [FAMILY(**{**fields, "side": 0, field: value})], None)(theta, high, low, mu, 1)
 
 
 def test_arrays_of_other_lengths_are_refused() -> None:
     batch, theta, query = chains(2)
     records = route_of(batch, query, 1.0, 1.0).records(0)
-    value, mu = np.zeros((2, 2)), Marginals.zeros(batch)
+    high, low = np.zeros((2, 2))
+    mu = Marginals.zeros(batch)
     with pytest.raises(MssvmError, match="marginals have another length"):
-        ForestCall(batch, records, None)(theta, value, Marginals(mu.unary[:-1].copy(), mu.tables), 1)
+        ForestCall(batch, records, None)(theta, high, low, Marginals(mu.unary[:-1].copy(), mu.tables), 1)
     with pytest.raises(MssvmError, match="costs have another length than scores"):
-        ForestCall(batch, records, Potentials(np.zeros(3), np.zeros(9)))(theta, value, mu, 1)
+        ForestCall(batch, records, Potentials(np.zeros(3), np.zeros(9)))(theta, high, low, mu, 1)
     with pytest.raises(MssvmError, match="costs have another length than tables"):
-        ForestCall(batch, records, Potentials(np.zeros(24), np.zeros(3)))(theta, value, mu, 1)
+        ForestCall(batch, records, Potentials(np.zeros(24), np.zeros(3)))(theta, high, low, mu, 1)
     with pytest.raises(MssvmError, match="no instance of the batch"):
-        ForestCall(batch, records, None)(theta, np.zeros((2, 1)), mu, 1)
+        ForestCall(batch, records, None)(theta, np.zeros(1), low, mu, 1)
+    with pytest.raises(MssvmError, match="no instance of the batch"):
+        ForestCall(batch, route_of(batch, query, 1.0, 1.0).records(1), None)(theta, high, np.zeros(0), mu, 1)
 
 
 @pytest.mark.parametrize(
@@ -172,41 +176,42 @@ def test_two_sides_and_a_cost_in_one_call(eps_y: float, eps_h: float, threads: i
     plus, minus = (route_of(batch, q, eps_y, eps_h) for q in (query, given))
     value, mu = np.zeros((2, 150)), Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan))
     call = ForestCall(batch, plus.records(0) + minus.records(1), cost)
-    call(theta, value, mu, threads)
+    call(theta, *value, mu, threads)
     high, low = (reference(batch, t, q, eps_y, eps_h) for t, q in ((theta + cost, query), (theta, given)))
     np.testing.assert_allclose(value, [high.value, low.value], rtol=1e-12)
     np.testing.assert_allclose(mu.unary, high.mu.unary - low.mu.unary, atol=1e-9)
     np.testing.assert_allclose(mu.tables, high.mu.tables - low.mu.tables, atol=1e-9)
     other_value, other = np.zeros((2, 150)), Marginals.zeros(batch)
-    call(theta, other_value, other, 1)
+    call(theta, *other_value, other, 1)
     np.testing.assert_array_equal(value, other_value)
     np.testing.assert_array_equal(mu.unary, other.unary)
     np.testing.assert_array_equal(mu.tables, other.tables)
     cost.unary[5] = np.inf
     with pytest.raises(InputError, match=r"potentials\.unary holds NaN"):
-        call(theta, value, mu, threads)
+        call(theta, *value, mu, threads)
+    cost.unary[5] = 0.0
+    cost.tables[-1] = np.nan
+    with pytest.raises(InputError, match=r"potentials\.tables holds NaN"):
+        call(theta, *value, mu, threads)
 
 
 def test_a_call_goes_on_where_its_cursor_is() -> None:
     batch, theta, query = chains(150)
     call = ForestCall(batch, route_of(batch, query, 1.0, 1.0).records(0), None)
-    value, mu, ran = np.zeros((2, 150)), Marginals.zeros(batch), np.zeros(3, dtype=np.int64)
-    cursor = np.array([0, 2])  # after two blocks of 64
-    FORESTS.run(
-        call.record.changed(
-            unary=theta.unary,
-            tables=theta.tables,
-            value=value,
-            mu_unary=mu.unary,
-            mu_tables=mu.tables,
-            ran=ran,
-            cursor=cursor,
-        )
+    value, mu = np.zeros(150), Marginals.zeros(batch)
+    record = call.record.changed(
+        unary=theta.unary,
+        tables=theta.tables,
+        value=value,
+        mu_unary=mu.unary,
+        mu_tables=mu.tables,
+        task=2,  # after two blocks of 64
     )
+    FORESTS.run(record)
     want = reference(batch, theta, query, 1.0, 1.0)
-    np.testing.assert_array_equal(value[:, :128], 0.0)
-    np.testing.assert_allclose(value[0, 128:], want.value[128:], rtol=1e-12)
-    assert cursor.tolist() == [2, 0] and ran.tolist() == [0, 22, 0]
+    np.testing.assert_array_equal(value[:128], 0.0)
+    np.testing.assert_allclose(value[128:], want.value[128:], rtol=1e-12)
+    assert [record.get(name) for name in WRITTEN] == [2, 0, 0, 22, 0]
 
 
 def test_every_entry_of_the_marginals_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ import native_records
 from mssvm.core import library
 from mssvm.core.errors import MssvmError
 from mssvm.core.library import FLOATS, INT, INTS, Function, RecordType
-from mssvm.engines.native import features
+from mssvm.engines.native import terms
 
-SOURCES = Path(features.__file__).parent / "cpp"
+SOURCES = Path(terms.__file__).parent / "cpp"
 FLOAT_ROWS = np.zeros(6)
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
@@ -28,7 +28,7 @@ NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 def term(**changes: object) -> library.Record:
     """A sound dense term of three rows with two features, two states wide, at scores 0, 2 and 4."""
     fields: dict[str, object] = {
-        "layout": features.DENSE,
+        "layout": terms.DENSE,
         "on_unary": 1,
         "rows": 3,
         "features": 2,
@@ -36,24 +36,24 @@ def term(**changes: object) -> library.Record:
         "one_block": 1,
         "x": FLOAT_ROWS,
         "at": np.array([0, 2, 4]),
-        "at_narrow": features.NO_SHORTS,
+        "at_narrow": terms.NO_SHORTS,
         "block": np.array([0]),
         "indices": NO_INTS,
-        "indices_narrow": features.NO_SHORTS,
+        "indices_narrow": terms.NO_SHORTS,
         "indptr": NO_INTS,
-        "indptr_narrow": features.NO_SHORTS,
+        "indptr_narrow": terms.NO_SHORTS,
         "active_first": NO_INTS,
         "active_states": NO_INTS,
     }
-    return features.TERM(**(fields | changes))
+    return terms.TERM(**(fields | changes))
 
 
 def check(record: library.Record, states: int = 6) -> int:
     """Check a model of one term, which outlives the call."""
-    terms = np.array([record.address])
-    model = features.MODEL(terms=terms, weights=4, states=6, entries=0, packed_from=0)
+    addresses = np.array([record.address])
+    model = terms.MODEL(terms=addresses, weights=4, states=6, entries=0, packed_from=0)
     model.set("states", states)
-    return features.CHECK.run(model)
+    return terms.CHECK.run(model)
 
 
 def test_a_sound_model_is_accepted() -> None:
@@ -71,10 +71,10 @@ def test_a_sound_model_is_accepted() -> None:
         ({"block": np.array([1])}, "beyond the weights"),
         ({"block": np.array([-1])}, "negative place"),
         ({"one_block": 0}, "block of weights for every row"),
-        ({"layout": features.SPARSE}, "rows . 1 pointers"),
-        ({"layout": features.SPARSE, "indptr": np.array([0, 1, 1, 1]), "indices": np.array([2])}, "index for every"),
+        ({"layout": terms.SPARSE}, "rows . 1 pointers"),
+        ({"layout": terms.SPARSE, "indptr": np.array([0, 1, 1, 1]), "indices": np.array([2])}, "index for every"),
         (
-            {"layout": features.SPARSE, "indptr": np.array([0, 1, 1, 1]), "indices": np.array([2]), "x": np.ones(1)},
+            {"layout": terms.SPARSE, "indptr": np.array([0, 1, 1, 1]), "indices": np.array([2]), "x": np.ones(1)},
             "no feature",
         ),
     ],
@@ -87,7 +87,7 @@ def test_an_unsound_term_is_refused_with_a_sentence(changes: dict[str, object], 
 def test_a_record_of_another_size_is_refused() -> None:
     other = RecordType("Model", {"terms": INTS, "weights": INT})
     with pytest.raises(MssvmError, match="Python files and library differ"):
-        features.CHECK.run(other(terms=NO_INTS, weights=1))
+        terms.CHECK.run(other(terms=NO_INTS, weights=1))
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_arrays_are_never_converted_in_silence(value: object) -> None:
 
 def test_fields_must_be_those_of_the_record() -> None:
     with pytest.raises(TypeError, match="needs the field 'weights'"):
-        features.MODEL(terms=NO_INTS)
+        terms.MODEL(terms=NO_INTS)
     with pytest.raises(TypeError, match="has no field colour"):
-        features.MODEL(terms=NO_INTS, weights=0, states=0, entries=0, packed_from=0, colour=3)
+        terms.MODEL(terms=NO_INTS, weights=0, states=0, entries=0, packed_from=0, colour=3)
 
 
 def test_a_nested_record_must_be_of_its_kind() -> None:
     with pytest.raises(TypeError, match="model must be a record"):
-        features.FORWARD(
+        terms.FORWARD(
             model=term(),
             w=NO_FLOATS,
             offset_unary=NO_FLOATS,

@@ -47,16 +47,16 @@ class Potentials:
         tables = index.count * self.tables[index.tables]
         return sum_by(index.owner, self.unary[index.states], n) + sum_by(index.table_owner, tables, n)
 
-    def check(self, batch: Batch, unary: bool = True) -> None:
-        """Raise unless shapes fit the batch and no entry is NaN or +inf.
+    def check(self, batch: Batch) -> None:
+        """Raise unless shapes fit the batch and no entry is NaN or +inf."""
+        self.check_shapes(batch)
+        _check_scores("unary", self.unary)
+        _check_scores("tables", self.tables)
 
-        ``unary=False`` leaves the entries of ``unary`` to a later check, in a kernel that reads them anyway.
-        """
+    def check_shapes(self, batch: Batch) -> None:
+        """Raise unless shapes fit the batch; scores are left to a kernel that reads them anyway."""
         _check_shape("unary", self.unary, batch.n_states)
         _check_shape("tables", self.tables, batch.n_table_entries)
-        if unary:
-            _check_scores("unary", self.unary)
-        _check_scores("tables", self.tables)
 
 
 def _check_shape(name: str, scores: Floats, size: int) -> None:

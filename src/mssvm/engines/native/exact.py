@@ -5,8 +5,6 @@ pairwise forest, order of elimination legal      tree recursion   (one instance 
 one variable away from such a forest             conditioning
 such a forest if some variables are joined       clustering
 anything else                                    elimination
-
-``JoinedInference`` computes U+ - U- and its gradient from weights in one call, in a workspace of its thread.
 """
 
 from __future__ import annotations
@@ -20,21 +18,21 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
-from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
+from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function, Record
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.recycling import RecycledArray
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, mask_from_indices, offsets
-from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls, check_decodable, decoded
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, check_decodable, decoded
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
 from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.native.elimination import EliminationPlanner, EliminationRoute
-from mssvm.engines.native.forests import ForestCall, ForestPlan, ForestRoute
+from mssvm.engines.native.forests import NO_VALUES, ForestPlan, ForestRoute
 
 NO_SHORT = np.zeros(0, dtype=np.int32)
 NO_WIDE = np.zeros(0, dtype=np.int64)
-_GIVEN = Function(
+GIVEN = Function(
     "mssvm_given_states",
     instances=INTS,
     variables=INTS,
@@ -187,7 +185,10 @@ class NativeBoundQuery:
         batch = self.batch
         first = self.routes[0] if len(self.routes) == 1 else None
         whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
-        theta.check(batch, not whole)  # the kernel of forests checks unary scores itself
+        if whole:
+            theta.check_shapes(batch)  # the kernel of forests checks scores
+        else:
+            theta.check(batch)
         value = np.zeros(len(batch))
         unary, tables = self._results
         mu = Marginals(unary.empty(), tables.empty()) if whole else Marginals.zeros(batch)  # forests write every entry
@@ -243,17 +244,23 @@ class GivenStates:
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write values and add marginals."""
-        self._call(theta, value, mu, 0)
+        GIVEN.run(
+            self.record.changed(
+                unary=np.ascontiguousarray(theta.unary),
+                tables=np.ascontiguousarray(theta.tables),
+                value=value,
+                mu_unary=mu.unary,
+                mu_tables=mu.tables,
+            )
+        )
 
-    def subtract_from(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
-        """Write values and subtract marginals."""
-        self._call(theta, value, mu, 1)
-
-    def _call(self, theta: Potentials, value: Floats, mu: Marginals, subtract: int) -> None:
+    @cached_property
+    def record(self) -> Record:
+        """Complete but for scores and results; marginals are added."""
         found = [self.states, self.entries, self.places]
         none = [NO_WIDE if not self._wide else NO_SHORT] * 3
         short, wide = (none, found) if self._wide else (found, none)
-        _GIVEN(
+        return GIVEN.record(
             instances=np.ascontiguousarray(self.instances),
             variables=self.n_vars,
             factors=self.n_factors,
@@ -263,62 +270,10 @@ class GivenStates:
             wide_states=wide[0],
             wide_entries=wide[1],
             wide_places=wide[2],
-            unary=np.ascontiguousarray(theta.unary),
-            tables=np.ascontiguousarray(theta.tables),
-            value=value,
-            mu_unary=mu.unary,
-            mu_tables=mu.tables,
-            subtract=subtract,
+            unary=NO_VALUES,
+            tables=NO_VALUES,
+            value=NO_VALUES,
+            mu_unary=NO_VALUES,
+            mu_tables=NO_VALUES,
+            subtract=0,
         )
-
-
-class JoinedInference:
-    """Forests under a query and a narrower one, or with given states, from weights to values and a gradient."""
-
-    def __init__(
-        self, features: WeightMap, sides: list[ForestRoute], given: GivenStates | None, cost: Potentials | None
-    ) -> None:
-        self.features = features
-        self.given = given
-        self.workers = sides[0].workers
-        batch = features.batch
-        self._call = ForestCall(batch, [record for k, side in enumerate(sides) for record in side.records(k)], cost)
-        self._at = offsets(np.array([batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]))
-
-    def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
-        batch = self.features.batch
-        workspace = self.workers.workspace("joined", int(self._at[-1]))
-        unary, mu_unary, tables, mu_tables = np.split(workspace, self._at[1:-1])
-        theta = Potentials(unary, tables)
-        mu = Marginals(mu_unary, mu_tables)
-        self.features.forward(w, theta)
-        value = np.zeros((2, len(batch)))
-        self._call(theta, value, mu, self.workers.idle)
-        if self.given is not None:
-            self.given.subtract_from(theta, value[1], mu)
-        return value[0], value[1], self.features.adjoint(mu)
-
-
-class WeightMap(Protocol):
-    """Scores from weights, into given arrays, and the transpose (``features.LinearFeatures``)."""
-
-    batch: Batch
-
-    def forward(self, w: Floats, into: Potentials | None = None) -> Potentials: ...
-
-    def adjoint(self, mu: Marginals) -> Floats: ...
-
-
-def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined | None:
-    """U+ - U- from weights in one call, where both are forests or given states; else None."""
-    if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NativeBoundQuery):
-        return None
-    assert isinstance(pair.minus, NativeBoundQuery)
-    plus = pair.plus.routes
-    minus = pair.minus.routes
-    routes: tuple[Route, ...] = (*plus, *minus)
-    forests: list[ForestRoute] = [route for route in routes if isinstance(route, ForestRoute)]
-    given = [route for route in minus if isinstance(route, GivenStates)]
-    if len(plus) != 1 or plus[0] not in forests or len(forests) + len(given) != 1 + len(minus):
-        return None
-    return JoinedInference(features, forests, given[0] if given else None, cost)

@@ -10,59 +10,18 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from scipy import sparse
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function, Record, RecordKind, RecordType
+from mssvm.core.library import Record
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Joined, Pair
-from mssvm.engines.native.exact import joined
+from mssvm.engines.native.joined import joined
+from mssvm.engines.native.terms import ADJOINT, CHECK, FORWARD, MODEL, NO_FLOATS, NO_INTS, doubles, term_record
 
-CONSTANT, DENSE, SPARSE = range(3)
 PACKED_FROM = 1 << 14  # multiplications of a term from which packing its weights pays
-NO_FLOATS = np.zeros(0)
-NO_INTS = np.zeros(0, dtype=np.int64)
-NO_SHORTS = np.zeros(0, dtype=np.int32)
-
-TERM = RecordType(
-    "Term",
-    {
-        **dict.fromkeys(("layout", "on_unary", "rows", "features", "width", "one_block"), INT),
-        "x": FLOATS,
-        "at": INTS,
-        "at_narrow": SHORTS,
-        "block": INTS,
-        "indices": INTS,
-        "indices_narrow": SHORTS,
-        "indptr": INTS,
-        "indptr_narrow": SHORTS,
-        "active_first": INTS,
-        "active_states": INTS,
-    },
-)
-CHECK = Function("mssvm_features_check", terms=INTS, weights=INT, states=INT, entries=INT, packed_from=INT)
-MODEL = CHECK.record
-FORWARD = Function(
-    "mssvm_features_forward",
-    model=RecordKind(MODEL),
-    w=FLOATS,
-    offset_unary=FLOATS,
-    offset_tables=FLOATS,
-    unary=FLOATS,
-    tables=FLOATS,
-)
-ADJOINT = Function(
-    "mssvm_features_adjoint",
-    model=RecordKind(MODEL),
-    mu_unary=FLOATS,
-    mu_tables=FLOATS,
-    runs=INTS,
-    tables=FLOATS,
-    gradient=FLOATS,
-)
 
 
 class LinearFeatures:
@@ -78,10 +37,7 @@ class LinearFeatures:
     ) -> None:
         self.batch = batch
         self.n_weights = n_weights
-        self._offset = (NO_FLOATS, NO_FLOATS)
-        if offset is not None:
-            self._offset = _doubles(offset.unary), _doubles(offset.tables)
-        self._terms = [_term_record(term) for term in terms]
+        self._terms = [term_record(term) for term in terms]
         addresses = np.array([term.address for term in self._terms], dtype=np.int64)
         self.model = MODEL(
             terms=addresses,
@@ -91,22 +47,27 @@ class LinearFeatures:
             packed_from=packed_from,
         )
         CHECK.run(self.model)
+        self.forward_record = FORWARD.record(
+            model=self.model,
+            w=NO_FLOATS,
+            offset_unary=NO_FLOATS if offset is None else doubles(offset.unary),
+            offset_tables=NO_FLOATS if offset is None else doubles(offset.tables),
+            unary=NO_FLOATS,
+            tables=NO_FLOATS,
+        )
 
     def forward(self, w: Floats, into: Potentials | None = None) -> Potentials:
         """theta at the weights, in new arrays or in ``into``."""
         theta = into or Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
+        w = self.weights(w)
+        FORWARD.run(self.forward_record.changed(w=w, unary=theta.unary, tables=theta.tables))
+        return theta
+
+    def weights(self, w: Floats) -> Floats:
+        """The weights as contiguous doubles; raises if they are not as many as those of the model."""
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
-        offset_unary, offset_tables = self._offset
-        FORWARD(
-            model=self.model,
-            w=_doubles(w),
-            offset_unary=offset_unary,
-            offset_tables=offset_tables,
-            unary=theta.unary,
-            tables=theta.tables,
-        )
-        return theta
+        return doubles(w)
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -116,15 +77,22 @@ class LinearFeatures:
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
         gradient = np.empty(self.n_weights)
-        ADJOINT(
-            model=self.model,
-            mu_unary=_doubles(mu.unary),
-            mu_tables=_doubles(mu.tables),
-            runs=self._runs,
-            tables=np.empty(batch.n_table_entries),
-            gradient=gradient,
+        ADJOINT.run(
+            self.adjoint_record.changed(
+                mu_unary=doubles(mu.unary),
+                mu_tables=doubles(mu.tables),
+                tables=np.empty(batch.n_table_entries),
+                gradient=gradient,
+            )
         )
         return gradient
+
+    @cached_property
+    def adjoint_record(self) -> Record:
+        none = NO_FLOATS
+        return ADJOINT.record(
+            model=self.model, mu_unary=none, mu_tables=none, runs=self._runs, tables=none, gradient=none
+        )
 
     @cached_property
     def _runs(self) -> Ints:
@@ -143,53 +111,3 @@ class LinearFeatures:
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
         """Values of both sides and the gradient from weights in one call; None unless both are forests or given."""
         return joined(self, pair, cost)
-
-
-def _term_record(term: Term) -> Record:
-    """The C struct of a term."""
-    rows = term.features
-    layout = DENSE
-    x = NO_FLOATS
-    indices: AnyArray = NO_INTS
-    indptr: AnyArray = NO_INTS
-    if sparse.issparse(rows):
-        layout = SPARSE
-        x = rows.data
-        indices = rows.indices
-        indptr = rows.indptr
-        if indices.dtype != indptr.dtype:
-            indices = indices.astype(np.int64)
-            indptr = indptr.astype(np.int64)
-    elif term.constant:
-        layout = CONSTANT
-    else:
-        x = rows
-    active = term.active
-    return TERM(
-        layout=layout,
-        on_unary=int(term.target == "unary"),
-        rows=rows.shape[0],
-        features=rows.shape[1],
-        width=term.width,
-        one_block=int(term.one_block),
-        x=_doubles(x),
-        **_index("at", term.at),
-        block=np.ascontiguousarray(term.block[:1] if term.one_block else term.block),
-        **_index("indices", indices),
-        **_index("indptr", indptr),
-        active_first=NO_INTS if active is None else np.ascontiguousarray(active.first),
-        active_states=NO_INTS if active is None else np.ascontiguousarray(active.states),
-    )
-
-
-def _index(name: str, values: AnyArray) -> dict[str, AnyArray]:
-    """Fields of an ``Index``: the array of 64 bits and that of 32, one of them empty."""
-    values = np.ascontiguousarray(values)
-    if values.dtype == np.int32:
-        return {name: NO_INTS, f"{name}_narrow": values}
-    return {name: values.astype(np.int64, copy=False), f"{name}_narrow": NO_SHORTS}
-
-
-def _doubles(values: AnyArray) -> Floats:
-    """Contiguous doubles: the array itself if it is that already."""
-    return np.ascontiguousarray(values, dtype=np.float64)

@@ -16,7 +16,8 @@ from mssvm.engines.native.copies import copies_of
 from mssvm.engines.native.families import FAMILY, families_of, family_fields
 from mssvm.engines.rooting import rooting_of, touch_few_outputs
 
-NO_COST = np.zeros(0)
+NO_VALUES = np.zeros(0)
+WRITTEN = ("side", "task", "copies", "scaled", "scores")  # numbers of the record that a call writes
 NO_MASK = np.zeros(0, dtype=bool)
 # as ``cpp/forests.cpp`` returns them
 NO_NUMBERS = 1
@@ -31,11 +32,15 @@ FORESTS = Function(
     cost_unary=FLOATS,
     cost_tables=FLOATS,
     value=FLOATS,
+    minus=FLOATS,
     mu_unary=FLOATS,
     mu_tables=FLOATS,
-    ran=INTS,
-    cursor=INTS,
     threads=INT,
+    side=INT,
+    task=INT,
+    copies=INT,
+    scaled=INT,
+    scores=INT,
 )
 
 
@@ -135,13 +140,7 @@ class ForestRoute:
             raise UnsupportedError(
                 "an instance is not a forest with hidden components that touch two outputs at most; use elimination."
             )
-        found = np.zeros((2, len(value)))
-        ran = self._call(theta, found, mu, self.workers.idle)
-        if len(self.instances) == len(value):
-            value[:] = found[0]
-        else:
-            value[self.instances] = found[0, self.instances]
-        return ran
+        return self._call(theta, value, NO_VALUES, mu, self.workers.idle)
 
 
 class ForestCall:
@@ -151,7 +150,7 @@ class ForestCall:
         self.batch = batch
         self.families = families
         self.cost = cost
-        none = NO_COST
+        none = NO_VALUES
         self.record = FORESTS.record(
             families=np.array([record.address for record in families], dtype=np.int64),
             unary=none,
@@ -159,30 +158,32 @@ class ForestCall:
             cost_unary=none if cost is None else np.ascontiguousarray(cost.unary, dtype=np.float64),
             cost_tables=none if cost is None else np.ascontiguousarray(cost.tables, dtype=np.float64),
             value=none,
+            minus=none,
             mu_unary=none,
             mu_tables=none,
-            ran=np.zeros(3, dtype=np.int64),
-            cursor=np.zeros(2, dtype=np.int64),
             threads=1,
+            **dict.fromkeys(WRITTEN, 0),
         )
 
-    def __call__(self, theta: Potentials, value: Floats, mu: Marginals, threads: int) -> Ran:
-        """Write values (side, instance) and marginals."""
-        ran = np.zeros(3, dtype=np.int64)
+    def __call__(self, theta: Potentials, value: Floats, minus: Floats, mu: Marginals, threads: int) -> Ran:
+        """Write the values of the members of side 0, those of side 1 to ``minus``, and marginals."""
         record = self.record.changed(
             unary=np.ascontiguousarray(theta.unary),
             tables=np.ascontiguousarray(theta.tables),
             value=value,
+            minus=minus,
             mu_unary=mu.unary,
             mu_tables=mu.tables,
-            ran=ran,
-            cursor=np.zeros(2, dtype=np.int64),
             threads=threads,
         )
         outcome = UNFINISHED
         while outcome == UNFINISHED:  # calls return five times a second, so that Python notices Ctrl-C
             outcome = FORESTS.run(record)
         if outcome == NO_NUMBERS:
-            (theta if self.cost is None else theta + self.cost).check(self.batch)
-            raise AssertionError("a kernel met NaN or +inf in scores that have none.")
-        return Ran(*ran.tolist())
+            self.check(theta)
+        return Ran(record.get("copies"), record.get("scaled"), record.get("scores"))
+
+    def check(self, theta: Potentials) -> None:
+        """Raise, as a kernel met NaN or +inf in these scores."""
+        (theta if self.cost is None else theta + self.cost).check(self.batch)
+        raise AssertionError("a kernel met NaN or +inf in scores that have none.")

@@ -53,7 +53,7 @@ inline std::string &last_error() {
 }
 
 // Runs f(record) and turns exceptions into error codes. Record must begin with `int64_t bytes`.
-template <class Record, class F> int64_t guarded(const Record *record, F f) {
+template <class Record, class F> int64_t guarded(Record *record, F f) {
     try {
         require(record != nullptr, "no record was given.");
         require(record->bytes == int64_t(sizeof(Record)),

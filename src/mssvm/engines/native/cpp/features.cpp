@@ -5,12 +5,6 @@ using namespace mssvm;
 
 namespace {
 
-struct Model {
-    int64_t bytes;
-    View<const Term *> terms;
-    int64_t weights, states, entries, packed_from;
-};
-
 // Every place that a term reads or writes is inside its array.
 void check(const Term &t, const Model &m) {
     require(t.bytes == int64_t(sizeof(Term)), "a term has another size: Python files and library differ.");
@@ -41,25 +35,6 @@ void check(const Term &t, const Model &m) {
     for (int32_t j : t.indices.narrow) require(j >= 0 && j < t.features, "a compressed index is no feature.");
 }
 
-// A run of marginals that are contiguous, and whose tables are: `length` numbers at `from` are added to those at `to`.
-struct Run {
-    int64_t from, to, length;
-};
-
-struct Forward {
-    int64_t bytes;
-    const Model *model;
-    Floats w, offset_unary, offset_tables, unary, tables;
-};
-
-struct Adjoint {
-    int64_t bytes;
-    const Model *model;
-    Floats mu_unary, mu_tables;
-    Ints runs;
-    Floats tables, gradient;
-};
-
 void begin_with(const Floats &offset, const Floats &out) {
     if (offset.empty()) std::fill(out.begin(), out.end(), 0.0);
     else std::copy(offset.begin(), offset.end(), out.begin());
@@ -75,7 +50,6 @@ MSSVM_API mssvm_features_check(const Model *model) {
     });
 }
 
-// theta = Phi w + offset; an empty offset is zero.
 MSSVM_API mssvm_features_forward(const Forward *call) {
     return guarded(call, [](const Forward &c) -> int64_t {
         const Model &m = nested(c.model);
@@ -93,7 +67,6 @@ MSSVM_API mssvm_features_forward(const Forward *call) {
     });
 }
 
-// gradient = Phi^T mu; `tables` is a workspace for the marginals of tables, summed over the factors that share one.
 MSSVM_API mssvm_features_adjoint(const Adjoint *call) {
     return guarded(call, [](const Adjoint &c) -> int64_t {
         const Model &m = nested(c.model);
@@ -101,9 +74,9 @@ MSSVM_API mssvm_features_adjoint(const Adjoint *call) {
         require(c.mu_unary.size == m.states && c.tables.size == m.entries, "mu has another size than the batch.");
         std::fill(c.gradient.begin(), c.gradient.end(), 0.0);
         std::fill(c.tables.begin(), c.tables.end(), 0.0);
-        const Run *runs = reinterpret_cast<const Run *>(c.runs.data);
+        const TiedRun *runs = reinterpret_cast<const TiedRun *>(c.runs.data);
         for (int64_t k = 0; k < c.runs.size / 3; ++k) {
-            Run run = runs[k];
+            TiedRun run = runs[k];
             bool inside = run.from >= 0 && run.from + run.length <= c.mu_tables.size;
             inside = inside && run.to >= 0 && run.to + run.length <= m.entries;
             require(inside, "a run of marginals lies beyond its arrays.");

@@ -10,29 +10,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "boundary.hpp"
+#include "linear.hpp"
 #include "simd.hpp"
 
 namespace mssvm {
-
-// Whole numbers of 64 or 32 bits: data have many rows, and half the memory is twice the speed. One view is empty.
-struct Index {
-    Ints wide;
-    Shorts narrow;
-};
-
-enum Layout : int64_t { CONSTANT, DENSE, SPARSE };
-
-// One term of a model. `active_first`, where there is any: feature j has weights for the states
-// active_states[active_first[j] .. active_first[j + 1]) only.
-struct Term {
-    int64_t bytes, layout, on_unary, rows, features, width, one_block;
-    Floats x;
-    Index at;
-    Ints block;
-    Index indices, indptr;
-    Ints active_first, active_states;
-};
 
 constexpr int ROWS = 8;   // rows (or features) whose sums stay in registers
 constexpr int SPAN = 32;  // rows whose features stay in the nearest cache

@@ -120,7 +120,12 @@ struct Task {
 void run_task(const Task &task, const ForestCall &call, Ran &ran, std::atomic<bool> &numbers) {
     std::optional<FamilyTables> own;
     if (!task.tables) own.emplace(*task.family, call);
-    BlockRun run(*task.family, call, own ? *own : *task.tables);
+    const FamilyTables &tables = own ? *own : *task.tables;
+    if (!tables.tables.numbers()) {
+        numbers = false;
+        return;
+    }
+    BlockRun run(*task.family, call, tables);
     for (int64_t first = task.first; first < task.last; first += BLOCK)
         if (!run(first, std::min(first + BLOCK, task.last), ran)) numbers = false;
 }
@@ -134,14 +139,13 @@ int64_t task_size(const Family &f, int64_t blocks, int64_t threads) {
 
 enum Outcome : int64_t { DONE = 0, NO_NUMBERS = 1, UNFINISHED = 2 };
 
-// The families of one side, from the task of the cursor on, until all is done or the time is up. What a block computes
+// The families of the call's side, from its task on, until all is done or the time is up. What a block computes
 // does not depend on its task.
-Outcome run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran,
-                 Time end) {
+Outcome run_side(const std::vector<const Family *> &families, ForestCall &call, Ran &ran, Time end) {
     int64_t threads = std::clamp<int64_t>(call.threads, 1, MOST_THREADS), blocks = 0;
     std::vector<const Family *> mine, shared;
     for (const Family *family : families)
-        if (family->side == side) mine.push_back(family);
+        if (family->side == call.side) mine.push_back(family);
     for (const Family *family : mine) blocks += (family->members() + BLOCK - 1) / BLOCK;
     auto has_tasks = [&](const Family *family) { return family->members() > task_size(*family, blocks, threads); };
     for (const Family *family : mine)
@@ -158,17 +162,17 @@ Outcome run_side(const std::vector<const Family *> &families, const ForestCall &
     }
     std::atomic<bool> numbers = true;
     int64_t count = int64_t(tasks.size());
-    while (call.cursor[1] < count) {
-        int64_t first = call.cursor[1], wave = 0;
+    while (call.task < count) {
+        int64_t first = call.task, wave = 0;
         double work = 0;
         while (first + wave < count && (wave < threads || work < LARGEST_TASK * double(threads))) {
             const Task &task = tasks[first + wave++];
             work += task.family->work() * double(task.last - task.first);
         }
         parallel_for(wave, int(threads), [&](int64_t i) { run_task(tasks[first + i], call, ran, numbers); });
-        call.cursor[1] += wave;
+        call.task += wave;
         if (!numbers) return NO_NUMBERS;
-        if (call.cursor[1] < count && std::chrono::steady_clock::now() > end) return UNFINISHED;
+        if (call.task < count && std::chrono::steady_clock::now() > end) return UNFINISHED;
     }
     return DONE;
 }
@@ -177,16 +181,14 @@ Outcome run_side(const std::vector<const Family *> &families, const ForestCall &
 
 // Values and marginals of all families, for a fifth of a second at a time, so that Python can be interrupted: DONE;
 // UNFINISHED, to be called again; or NO_NUMBERS if a score was NaN or +inf, and nothing that was written counts.
-MSSVM_API mssvm_forests(const ForestCall *record) {
-    return guarded(record, [](const ForestCall &call) -> int64_t {
+MSSVM_API mssvm_forests(ForestCall *record) {
+    return guarded(record, [](ForestCall &call) -> int64_t {
         require(call.mu_unary.size == call.unary.size, "marginals have another length than scores.");
         require(call.cost_unary.empty() || call.cost_unary.size == call.unary.size,
                 "costs have another length than scores.");
         require(call.cost_tables.empty() || call.cost_tables.size == call.tables.size,
                 "costs have another length than tables.");
-        require(call.ran.size == 3, "there must be three counts of members.");
-        require(call.cursor.size == 2 && call.cursor[0] >= 0 && call.cursor[1] >= 0,
-                "the cursor is a side and a task.");
+        require(call.side >= 0 && call.task >= 0, "a call begins with a side and a task.");
         std::vector<const Family *> families;
         for (int64_t address : call.families) {
             require(address != 0, "a family is missing.");
@@ -196,13 +198,15 @@ MSSVM_API mssvm_forests(const ForestCall *record) {
         Time end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
         Ran ran{};
         Outcome outcome = DONE;
-        while (outcome == DONE && call.cursor[0] < 2) {  // side 1 is subtracted from side 0
-            outcome = run_side(families, call, call.cursor[0], ran, end);
+        while (outcome == DONE && call.side < 2) {  // side 1 is subtracted from side 0
+            outcome = run_side(families, call, ran, end);
             if (outcome != DONE) break;
-            ++call.cursor[0];
-            call.cursor[1] = 0;
+            ++call.side;
+            call.task = 0;
         }
-        for (int i = 0; i < 3; ++i) call.ran[i] += ran[i];
+        call.copies += ran[0];
+        call.scaled += ran[1];
+        call.scores += ran[2];
         return outcome;
     });
 }

@@ -79,13 +79,14 @@ struct ForestCall {
     Ints families;                   // addresses
     Floats unary, tables;            // scores of the batch
     Floats cost_unary, cost_tables;  // of side 0; empty if there are none
-    Floats value;                    // (side, instance)
+    Floats value, minus;             // by instance: of side 0, and of side 1
     Floats mu_unary, mu_tables;
-    Ints ran;     // added to: how many members ran with copies, in Scaled and in Scores
-    Ints cursor;  // side and task to begin with; written: those to continue with
     int64_t threads;
+    // Written by a call:
+    int64_t side, task;              // to begin with, then to continue with
+    int64_t copies, scaled, scores;  // added to: how many members ran with copies, in Scaled and in Scores
 
-    int64_t instances() const { return value.size / 2; }
+    const Floats &values(int64_t of) const { return of == 0 ? value : minus; }
 };
 
 inline void check(const Family &f, const ForestCall &call) {
@@ -130,7 +131,8 @@ inline void check(const Family &f, const ForestCall &call) {
             reach[kind] = std::max(reach[kind], segment.from + segment.length);
         }
     for (int64_t m = 0; m < members; ++m) {
-        require(f.instance[m] >= 0 && f.instance[m] < call.instances(), "a member is no instance of the batch.");
+        require(f.instance[m] >= 0 && f.instance[m] < call.values(f.side).size,
+                "a member is no instance of the batch.");
         require(f.kind[m] >= 0 && f.kind[m] < kinds, "a member has an unknown kind.");
         require(f.first[m] >= 0 && f.first[m] + reach[f.kind[m]] <= call.unary.size, "scores lie outside the batch.");
         for (int64_t j = 0; j < slots; ++j) {
@@ -175,6 +177,7 @@ public:
                 for (int64_t i = 0; i < shape.entries(); ++i) sum[i] = theta[i] + cost[i];
                 theta = sum.data();
             }
+            for (int64_t i = 0; i < shape.entries(); ++i) numbers_ &= theta[i] < INF;
             Table table = describe(theta, shape.entries(), f.eps_y, f.eps_h);
             double top = table.top;
             table.scores = both_ways(theta, shape, to, [](double v) { return v; });
@@ -196,6 +199,9 @@ public:
 
     // The table of a slot, its rows being the child's states; or `flipped`, its columns.
     const Table &operator()(int slot, bool flipped = false) const { return tables_[2 * slot + flipped]; }
+
+    // No score is NaN or +inf.
+    bool numbers() const { return numbers_; }
 
     // The table between a root and the super-root, which has one state.
     const Table &from_root() const { return from_root_; }
@@ -232,6 +238,7 @@ private:
     std::vector<double> memory_, zeros_, ones_;
     std::vector<Table> tables_;  // (slot, flipped)
     Table from_root_;
+    bool numbers_ = true;
 };
 
 }  // namespace mssvm

@@ -4,6 +4,7 @@
 // forests' array, has the runs ptr[q] .. ptr[q + 1]: entry place[at[i] + slot] + entry of the graphs' array goes to
 // here[i] + to, and so on for `length` entries with constant steps on both sides.
 #include "boundary.hpp"
+#include "given.hpp"
 
 using namespace mssvm;
 
@@ -106,17 +107,6 @@ int64_t find_runs(const RunsCall &call) {
     }
     return count;
 }
-
-// Values of instances in which every variable has one allowed state, and their indicators: added to marginals, or
-// subtracted from them. Indices have 32 bits where that is enough.
-struct GivenCall {
-    int64_t bytes;
-    Ints instances, variables, factors;  // by instance: its number, and how many variables and factors it has
-    Shorts states, entries, places;      // scores of states and of tables, and where their marginals are
-    Ints wide_states, wide_entries, wide_places;
-    Floats unary, tables, value, mu_unary, mu_tables;
-    int64_t subtract;
-};
 
 template <class Index> int64_t read_given(const GivenCall &call, View<Index> states, View<Index> entries,
                                           View<Index> places) {

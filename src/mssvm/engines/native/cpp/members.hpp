@@ -42,7 +42,7 @@ public:
 
     // Values and marginals of the lanes of `lane_mask`: marginals are written on side 0 and subtracted on side 1.
     void write_values(V value, unsigned lane_mask) const {
-        double *to = call_.value.data + f_.side * call_.instances();
+        double *to = call_.values(f_.side).data;
         for (int i = 0; i < group_.count; ++i)
             if (lane_mask >> i & 1) to[f_.instance[group_.member[i]]] = lane(value, i);
     }

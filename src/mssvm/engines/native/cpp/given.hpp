@@ -1,0 +1,18 @@
+// The record of instances that leave nothing to infer.
+#pragma once
+#include "boundary.hpp"
+
+namespace mssvm {
+
+// Values of instances in which every variable has one allowed state, and their indicators: added to marginals, or
+// subtracted from them. Indices have 32 bits where that is enough.
+struct GivenCall {
+    int64_t bytes;
+    Ints instances, variables, factors;  // by instance: its number, and how many variables and factors it has
+    Shorts states, entries, places;      // scores of states and of tables, and where their marginals are
+    Ints wide_states, wide_entries, wide_places;
+    Floats unary, tables, value, mu_unary, mu_tables;
+    int64_t subtract;
+};
+
+}  // namespace mssvm
