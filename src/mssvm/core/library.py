@@ -32,6 +32,8 @@ _NO_MEMORY = -2
 _REMEDY = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
 
 _BYTE: Any = ctypes.c_char
+_NOTHING = ctypes.create_string_buffer(64)
+_NOWHERE = ctypes.addressof(_NOTHING)  # of arrays without elements: no null pointer
 
 
 class ArrayKind:
@@ -49,11 +51,12 @@ class ArrayKind:
         if value.dtype != self.dtype:
             raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {value.dtype} array.")
         size = value.size
-        if size:
-            try:  # refuses what is not contiguous or not writeable; four times as fast as value.ctypes.data
-                return ctypes.addressof(_BYTE.from_buffer(value)), size
-            except TypeError:
-                pass
+        if not size:
+            return _NOWHERE, 0
+        try:  # refuses what is not contiguous or not writeable; four times as fast as value.ctypes.data
+            return ctypes.addressof(_BYTE.from_buffer(value)), size
+        except TypeError:
+            pass
         if not value.flags.c_contiguous:
             raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got one with gaps.")
         return value.ctypes.data, size

@@ -6,6 +6,7 @@ Arrays over variables, states and factors follow ``Batch``'s layout.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -170,21 +171,26 @@ class Status:
 
     @classmethod
     def exactly(cls, value: Floats, method: str | tuple[str, ...]) -> Status:
-        """The status of exact values, by one method or one method per instance."""
+        """The status of exact values, by one method or one method per instance; its arrays are read-only or copies."""
         n = len(value)
-        yes = np.zeros(n, dtype=bool)
-        yes.fill(True)  # a fraction of the time of np.ones
-        sweeps = np.zeros(n, dtype=np.int64)
-        sweeps.fill(1)
+        yes, one_sweep, no_residual = _constants(n)
+        bound = value.copy()
         return cls(
             method=(method,) * n if isinstance(method, str) else method,
             exact=yes,
-            converged=yes.copy(),
-            sweeps=sweeps,
-            residual=np.zeros(n),
-            lower=value.copy(),
-            upper=value.copy(),
+            converged=yes,
+            sweeps=one_sweep,
+            residual=no_residual,
+            lower=bound,
+            upper=bound,
         )
+
+
+@lru_cache
+def _constants(n: int) -> tuple[Bools, Ints, Floats]:
+    """Read-only arrays of n times True, 1 and 0.0, which take no memory."""
+    one = np.broadcast_to(np.int64(1), n)
+    return np.broadcast_to(np.True_, n), one, np.broadcast_to(0.0, n)
 
 
 @dataclass(frozen=True, eq=False)

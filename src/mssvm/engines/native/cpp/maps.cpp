@@ -113,6 +113,9 @@ template <class Index> int64_t read_given(const GivenCall &call, View<Index> sta
     require(call.variables.size == call.instances.size && call.factors.size == call.instances.size &&
                 entries.size == places.size,
             "the columns of given states have different lengths.");
+    require(call.unary.size == call.scores && call.mu_unary.size == call.scores &&
+                call.tables.size == call.entries_of_tables && call.mu_tables.size == call.marginals_of_tables,
+            "scores or marginals have another size than the batch of the given states.");
     int64_t next = 0, next_factor = 0;
     for (int64_t i = 0; i < call.instances.size; ++i) {
         int64_t last = next + call.variables[i], last_factor = next_factor + call.factors[i];
