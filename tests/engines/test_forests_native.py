@@ -15,6 +15,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
 from mssvm.engines.native.engine import NativeEngine
+from mssvm.engines.native.exact import GivenStates
 from mssvm.engines.native.families import FAMILY
 from mssvm.engines.native.forests import FORESTS, WRITTEN, ForestCall, ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
@@ -193,6 +194,20 @@ def test_two_sides_and_a_cost_in_one_call(eps_y: float, eps_h: float, threads: i
     cost.tables[-1] = np.nan
     with pytest.raises(InputError, match=r"potentials\.tables holds NaN"):
         call(theta, *value, mu, threads)
+
+
+def test_given_states_refuse_scores_of_another_size() -> None:
+    batch, theta, query = chains(2)
+    given = GivenStates(batch, query.clamp(batch, np.arange(8), np.zeros(8, dtype=np.int64)), np.arange(2))
+    value, mu = np.zeros(2), Marginals.zeros(batch)
+    given.infer_into(theta, value, mu)
+    sums = theta.unary[::3].reshape(2, 4).sum(axis=1) + 3 * theta.tables[0]
+    np.testing.assert_allclose(value, sums, rtol=1e-12)
+    for wrong in (Potentials(theta.unary[:-1], theta.tables), Potentials(theta.unary, theta.tables[:-1])):
+        with pytest.raises(MssvmError, match="another size than the batch of the given states"):
+            given.infer_into(wrong, value, mu)
+    with pytest.raises(MssvmError, match="another size than the batch of the given states"):
+        given.infer_into(theta, value, Marginals(mu.unary, mu.tables[:-1]))
 
 
 def test_a_call_goes_on_where_its_cursor_is() -> None:
