@@ -39,6 +39,28 @@ struct AnnealCall {
     int64_t threads;
 };
 
+// Whether ptr begins at 0 or later, never falls, and ends at `most` or before.
+bool is_rising(const Ints &ptr, int64_t most) {
+    if (ptr.empty() || ptr[0] < 0 || ptr[ptr.size - 1] > most) return false;
+    return std::is_sorted(ptr.begin(), ptr.end());
+}
+
+// Every index that instance b uses is inside its array.
+void check_instance(const AnnealCall &c, int64_t b) {
+    require(b >= 0 && b + 1 < c.var_ptr.size, "there is no such instance.");
+    int64_t first = c.var_ptr[b], end = c.var_ptr[b + 1];
+    for (int64_t v = first; v < end; ++v) {
+        int64_t card = c.unary_ptr[v + 1] - c.unary_ptr[v];
+        require(c.states[v] >= 0 && c.states[v] < card, "a variable has no such state.");
+    }
+    for (int64_t f = c.factor_ptr[b]; f < c.factor_ptr[b + 1]; ++f) {
+        int64_t i = c.ends[2 * f], j = c.ends[2 * f + 1];
+        require(i >= first && i < end && j >= first && j < end, "a factor has variables of another instance.");
+        int64_t rows = c.unary_ptr[i + 1] - c.unary_ptr[i], columns = c.unary_ptr[j + 1] - c.unary_ptr[j];
+        require(c.table[f] >= 0 && c.table[f] + rows * columns <= c.tables.size, "a table lies outside the batch.");
+    }
+}
+
 // A xorshift generator.
 class Random {
 public:
@@ -323,6 +345,12 @@ MSSVM_API mssvm_anneal(const AnnealCall *call) {
         require(c.rounds.size == c.instances.size, "the columns of instances have different lengths.");
         require(c.ends.size == 2 * c.table.size, "every factor has two variables.");
         require(c.threads >= 1 && c.threads <= 4096, "threads are out of range.");
+        require(c.unary_ptr.size == c.states.size + 1 && c.factor_ptr.size == c.var_ptr.size,
+                "the columns of variables or of instances have different lengths.");
+        require(is_rising(c.unary_ptr, c.unary.size) && is_rising(c.var_ptr, c.states.size) &&
+                    is_rising(c.factor_ptr, c.table.size),
+                "pointers do not rise, or end beyond their arrays.");
+        for (int64_t b : c.instances) check_instance(c, b);
         parallel_for(c.instances.size, int(c.threads), [&](int64_t k) { Annealing(c, k).run(); });
         return 0;
     });
