@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from mssvm.engines.torch import chains, grids, padded, pairs, segments, trees
+import mssvm.engines.torch
+from mssvm.engines.torch import chains, decomposition, grids, padded, pairs, segments, trees
 from mssvm.engines.torch.nvrtc import CudaKernel, source_text
 
 SHARED = "extern __shared__ __align__(16) unsigned char raw[];"  # as much as a multiprocessor has
@@ -36,9 +37,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPU tensors go through the kernels."""
     if compiler() is None:
         pytest.skip("there is no C++ compiler")
-    for module in (chains, grids, padded, pairs, segments, trees):
+    for module in (chains, decomposition, grids, padded, pairs, segments, trees):
         monkeypatch.setattr(module, "kernel", kernel)
         monkeypatch.setattr(module, "available", lambda device: True)
+    monkeypatch.setattr(mssvm.engines.torch, "available", lambda device: True)
     monkeypatch.setattr(pairs, "_recorded", lambda part: part)
     monkeypatch.setattr(pairs, "_Late", Now)
 

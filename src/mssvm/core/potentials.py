@@ -140,6 +140,11 @@ class Marginals:
     def __sub__(self, other: Marginals) -> Marginals:
         return Marginals(self.unary - other.unary, self.tables - other.tables)
 
+    def add(self, other: Marginals) -> None:
+        """Add marginals in place."""
+        np.add(self.unary, other.unary, out=self.unary)
+        np.add(self.tables, other.tables, out=self.tables)
+
     def best(self, batch: Batch) -> Ints:
         """The most probable state of each variable; ties go to the first."""
         return segment_argmax(self.unary, batch.unary_ptr)

@@ -13,13 +13,19 @@ where the library is not compiled.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine
+
+Waiting = Callable[[], tuple[Floats, Floats, Floats]]
+"""Waits for an answer: bounds before and after its last sweep (infinite: there was one sweep), and residuals."""
 
 
 class ChainRun(Protocol):
@@ -28,6 +34,9 @@ class ChainRun(Protocol):
     @property
     def state(self) -> Floats:
         """The array of messages from which the next sweep continues; a checkpoint stores it."""
+
+    def restore(self, state: Floats) -> None:
+        """Continue from these messages."""
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         """Replace the scores and temperatures; messages stay as they are."""
@@ -44,9 +53,32 @@ class ChainRun(Protocol):
         Returns, for every instance, the largest difference between marginals of one variable in two chains.
         """
 
+    def answer(self, n: int, mu: Marginals | None) -> Waiting:
+        """Begin n > 0 sweeps, then ``read`` if there is ``mu``; a device may work on until the result is waited for."""
+
     def decode(self, states: Ints) -> None:
         """Write a state for every variable, in order: the best given the states of earlier neighbours and the messages
         of later ones."""
+
+
+class AtOnce:
+    """``ChainRun.answer`` of engines that return when they are done."""
+
+    def answer(self: ChainRun, n: int, mu: Marginals | None) -> Waiting:
+        first = self.sweep(n - 1) if n > 1 else None
+        value = self.sweep(1)
+        before = np.full(len(value), np.inf) if first is None else first
+        residual = np.zeros(len(value)) if mu is None else self.read(mu)
+        return lambda: (before, value, residual)
+
+
+@runtime_checkable
+class Bounding(Protocol):
+    """A run that also bounds power sums from below, by independent variables with given marginals."""
+
+    def product(self, query: Query, eps_y: float, eps_h: float, mu: Marginals) -> Floats | None:
+        """``inference.decomposition.product`` of every instance (0 outside the plan); None: the marginals are not on
+        the device."""
 
 
 class ChainPlan(Protocol):
@@ -64,6 +96,12 @@ def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | Non
     able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
     plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
     return plan
+
+
+def marginals_of(engine: Engine, batch: Batch) -> Marginals:
+    """Marginals of zero where the engine's chains write them."""
+    make: Callable[[Batch], Marginals] = getattr(engine, "marginals", Marginals.zeros)
+    return make(batch)
 
 
 def anneal(

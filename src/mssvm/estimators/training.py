@@ -73,10 +73,10 @@ class Training:
 
     def _wide(self) -> str:
         """The method of "auto" on wide graphs: "decompose" if L-BFGS minimises the unified objective on data in memory
-        with native kernels, otherwise "propagate"; "propagate" also where minimum cuts may prove maxima."""
+        with chains of the engine's own, otherwise "propagate"; "propagate" also where minimum cuts may prove maxima."""
         plan = self.plan
         smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
-        able = plan.engine.name == "native" and hasattr(self.data, "sample")
+        able = plan.engine.name != "reference" and hasattr(plan.engine, "chains") and hasattr(self.data, "sample")
         own = plan.strategy is None and isinstance(plan.objective, Unified)
         return "decompose" if smooth and able and own and not self._cuts() else "propagate"
 

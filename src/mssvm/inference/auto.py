@@ -114,7 +114,11 @@ class AutoPlan:
         known = bool(np.all(narrower.n_allowed(self.batch) == 1))
         plus = self._bind(query, eps_y, eps_h, fits, side="plus", known=known)
         minus = self._bind(narrower, eps_y, eps_h, narrower_fits, side="minus")
-        return TwoCalls(plus, minus)
+        if not bounded:
+            return TwoCalls(plus, minus)
+        from mssvm.inference.decomposition.plan import bound_pair  # its kernels are loaded only when used
+
+        return bound_pair(plus, minus)
 
     def memory(self) -> dict[str, Floats]:
         return self._decomposition.memory() if "_decomposition" in self.__dict__ else {}

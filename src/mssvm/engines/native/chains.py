@@ -9,7 +9,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.caches import cached_by_size
 from mssvm.core.library import FLOATS, INTS, Function
-from mssvm.core.topology import CACHED_PARTS, Topology, size_in_cache
+from mssvm.core.topology import CACHED_PARTS, Batch, Topology, size_in_cache
 
 _CHAINS = Function("mssvm_chains", ends=INTS, level=INTS, chain=INTS, weight=FLOATS, left=FLOATS)
 
@@ -39,3 +39,12 @@ def chain_cover(topology: Topology) -> ChainCover:
     weight = np.zeros(topology.n_factors)
     n = _CHAINS(ends=topology.scope_flat, level=level, chain=chain, weight=weight, left=left)
     return ChainCover(level, chain, weight, left, n)
+
+
+def factor_weights(batch: Batch, instances: Ints) -> Floats:
+    """By factor of a batch, rho of its chain; 0 in instances that are not named."""
+    out = np.zeros(batch.n_factors)
+    for b in instances.tolist():
+        cover = chain_cover(batch.topologies[int(batch.topology_of[b])])
+        out[batch.factor_ptr[b] : batch.factor_ptr[b + 1]] = cover.weight
+    return out

@@ -16,8 +16,9 @@ from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record,
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
+from mssvm.engines.decomposition import AtOnce
 from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
-from mssvm.engines.native.chains import chain_cover
+from mssvm.engines.native.chains import factor_weights
 
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
 # Range of a table, in units of its temperature, up to which scaled form loses nothing significant: products of one
@@ -87,19 +88,14 @@ class ChainPlan:
         self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
 
     def factor_weights(self) -> Floats:
-        batch = self.batch
-        out = np.zeros(batch.n_factors)
-        for b in self.instances.tolist():
-            cover = chain_cover(batch.topologies[int(batch.topology_of[b])])
-            out[batch.factor_ptr[b] : batch.factor_ptr[b + 1]] = cover.weight
-        return out
+        return factor_weights(self.batch, self.instances)
 
     def run(self) -> ChainRun:
         """Messages, or shifts, of zero."""
         return NestedRun(self) if self.layout.nested else ChainRun(self)
 
 
-class ChainRun:
+class ChainRun(AtOnce):
     """Messages of a plan in progress; scores are loaded before they are swept."""
 
     def __init__(self, plan: ChainPlan) -> None:
@@ -110,6 +106,9 @@ class ChainRun:
     def state(self) -> Floats:
         """The messages, or shifts, from which the next sweep continues."""
         return self.messages
+
+    def restore(self, state: Floats) -> None:
+        self.state[:] = state
 
     @cached_property
     def _unary(self) -> Floats:

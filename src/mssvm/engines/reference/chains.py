@@ -19,6 +19,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.decomposition import AtOnce
 
 ROUNDS = 16  # in which the remaining weights of variables are distributed among their chains
 
@@ -107,7 +108,7 @@ class ReferenceChainPlan:
         return ReferenceChainRun(self)
 
 
-class ReferenceChainRun:
+class ReferenceChainRun(AtOnce):
     """Messages by slot, an entry of ``Batch.scope_vars``: that of its factor to its variable."""
 
     def __init__(self, plan: ReferenceChainPlan) -> None:
@@ -121,6 +122,9 @@ class ReferenceChainRun:
     def state(self) -> Floats:
         """The messages from which the next sweep continues."""
         return self.messages
+
+    def restore(self, state: Floats) -> None:
+        self.messages[:] = state
 
     @property
     def _to(self) -> list[Floats]:

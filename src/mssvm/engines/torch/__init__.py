@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import InputError, MissingExtraError
-from mssvm.core.potentials import Potentials
+from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.segments import SegmentLayout
 from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactSettings, Features, ParallelMap
+from mssvm.engines.decomposition import ChainPlan
 from mssvm.engines.messages import MessagePlan
 
 try:
@@ -26,9 +28,11 @@ except ImportError:
     raise MissingExtraError('the torch engine needs PyTorch; run pip install "mssvm[torch]".') from None
 
 from mssvm.engines.torch.arrays import Device
+from mssvm.engines.torch.decomposition import chain_plan, device_marginals
 from mssvm.engines.torch.exact import TorchPlan
 from mssvm.engines.torch.features import TorchFeatures
 from mssvm.engines.torch.messages import TorchMessagePlan
+from mssvm.engines.torch.nvrtc import available
 from mssvm.engines.torch.segments import TorchSegmentPlan
 
 
@@ -65,6 +69,13 @@ class TorchEngine:
 
     def messages(self, batch: Batch) -> MessagePlan:
         return TorchMessagePlan.of(batch, self.where)
+
+    def chains(self, batch: Batch, instances: Ints, hidden: Bools | None) -> ChainPlan:
+        return chain_plan(batch, instances, hidden, self.where)
+
+    def marginals(self, batch: Batch) -> Marginals:
+        """Marginals of zero, which chains replace: on a GPU they stay there."""
+        return device_marginals(batch, self.where) if available(self.where.device) else Marginals.zeros(batch)
 
     def segments(self, batch: Batch, layout: SegmentLayout) -> TorchSegmentPlan:
         return TorchSegmentPlan(batch, layout, self.where)

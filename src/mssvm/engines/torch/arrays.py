@@ -158,15 +158,25 @@ class DeviceMarginals(_OnDevice, Marginals):
         return DeviceMarginals(self.parts[0] - other.parts[0], self.parts[1] - other.parts[1])
 
     def add(self, other: Marginals) -> None:
-        """Add marginals from the host."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
-        for part, more in zip(self.parts, (other.unary, other.tables), strict=True):
-            part.add_(at.floats(more))
+        if isinstance(other, DeviceMarginals):
+            theirs = other.parts
+        else:
+            theirs = (at.floats(other.unary), at.floats(other.tables))
+        for part, more in zip(self.parts, theirs, strict=True):
+            part.add_(more)
+        self.changed()
+
+    def changed(self) -> None:
+        """Forget the NumPy copies: the tensors have new values."""
+        for name in self.fields:
+            self.__dict__.pop(name, None)
 
     def clear(self, batch: Batch, instances: Bools) -> None:
         marked = (instances[batch.owner][batch.state_var], instances[batch.mu_owner])
         for part, mark in zip(self.parts, marked, strict=True):
             part.masked_fill_(Device(part.device, part.dtype).bools(mark), 0.0)
+        self.changed()
 
     def scaled(self, batch: Batch, weight: Floats) -> Marginals:
         at = Device(self.parts[0].device, self.parts[0].dtype)

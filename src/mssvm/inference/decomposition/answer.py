@@ -10,9 +10,9 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import mask_from_indices
-from mssvm.engines.decomposition import ChainRun
+from mssvm.engines.decomposition import Bounding, ChainRun
 from mssvm.inference.decomposition.consistent import BOUND
 from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.decomposition.product import product_bound
@@ -67,16 +67,16 @@ class ChainTask:
 
 
 class ChainAnswer:
-    """One call of a bound: writes the task's instances into ``belief``.
+    """One call of a bound: writes the marginals of the task's instances into ``mu``, and ``result`` has the rest.
 
     A ``side`` of training ("plus" or "minus") makes a fixed number of sweeps from the messages of its last call;
     without one ("") a call begins with messages of zero and sweeps until the bound has converged.
     """
 
-    def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str, warm_sweeps: int) -> None:
+    def __init__(self, task: ChainTask, theta: Potentials, mu: Marginals, side: str, warm_sweeps: int) -> None:
         self.task = task
         self.theta = theta
-        self.belief = belief
+        self.mu = mu
         self.side = side
         self.warm_sweeps = warm_sweeps
         self.plan = task.plan
@@ -86,26 +86,36 @@ class ChainAnswer:
         self.instances = task.instances
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
-    def run(self) -> Belief:
-        chains, fresh = self.plan.run(self.task, self.side)
+    def begin(self) -> None:
+        """Everything that needs no numbers from the device: in training all sweeps."""
+        self.chains, fresh = self.plan.run(self.task, self.side)
         task = self.task
-        chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
-        if not self.side:
-            value, fall, sweeps = self._converge(chains)
-        else:
-            sweeps = max(COLD_SWEEPS, self.warm_sweeps) if fresh else self.warm_sweeps
-            before = chains.sweep(sweeps - 1) if sweeps > 1 else np.full(len(self.batch), np.inf)
-            value = chains.sweep(1)
+        self.chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
+        if self.side:
+            self.sweeps = max(COLD_SWEEPS, self.warm_sweeps) if fresh else self.warm_sweeps
+            self.wait = self.chains.answer(self.sweeps, self.mu if self.eps > 0.0 else None)
+
+    def result(self, belief: Belief) -> Belief:
+        """``belief`` with the task's instances."""
+        self.belief = belief
+        task = self.task
+        chains = self.chains
+        if self.side:
+            before, value, residual = self.wait()
+            sweeps = self.sweeps
             fall = self._fall(before, value)
+        else:
+            value, fall, sweeps = self._converge(chains)
         converged = fall <= self._enough(value[self.instances])
         if self.eps == 0.0:
             return self._maximum(chains, value, converged, sweeps)
-        residual = chains.read(self.belief.mu)
+        if not self.side:
+            residual = chains.read(self.mu)
         if task.moving > task.eps_y:
             chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
             # An instance that sweeps proved to be impossible is impossible at any temperature.
             value = np.where(value == -np.inf, -np.inf, chains.sweep(0))
-        return self._sum(value, converged, sweeps, residual)
+        return self._sum(chains, value, converged, sweeps, residual)
 
     def _fall(self, before: Floats, value: Floats) -> Floats:
         """Decrease of the bounds of the task's instances; 0 where no assignment is possible."""
@@ -124,32 +134,40 @@ class ChainAnswer:
         done = 0
         most = max(2, self.settings.sweeps)
         while True:
-            step = min(AT_A_TIME, most - done)
-            before = chains.sweep(max(step - 1, 1))
-            value = chains.sweep(1)
-            done += max(step, 2)
+            step = max(min(AT_A_TIME, most - done), 2)
+            before, value, _ = chains.answer(step, None)()
+            done += step
             fall = self._fall(before, value)
             if done >= most or bool(np.all(fall <= self._enough(value[self.instances]))):
                 return value, fall, done
 
-    def _sum(self, value: Floats, converged: Bools, sweeps: int, residual: Floats) -> Belief:
+    def _sum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int, residual: Floats) -> Belief:
         belief = self.belief
         mine = self.instances
-        task = self.task
         upper = value[mine]
         belief.value[mine] = upper
         self._clear(upper == -np.inf)
         lower = np.full(len(mine), np.nan)
         if not self.side:
-            lower = product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, belief.mu, mine)
+            lower = self._product(chains)
             lower = np.where(upper == -np.inf, upper, lower)
         return self._report(BOUND, converged, sweeps, residual[mine], lower, upper)
+
+    def _product(self, chains: ChainRun) -> Floats:
+        """The bound from below, where the marginals are."""
+        task = self.task
+        if isinstance(chains, Bounding):
+            found = chains.product(task.query, task.eps_y, task.eps_h, self.mu)
+            if found is not None:
+                return np.asarray(found[self.instances])
+        return product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, self.mu, self.instances)
 
     def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
         belief = self.belief
         mine = self.instances
         batch = self.batch
-        found = Labelling(self.plan.engine, batch, self.theta, self.task.query, mine)
+        theta = Potentials(self.theta.unary, self.theta.tables)  # on the host, as labellings are
+        found = Labelling(self.plan.host, batch, theta, self.task.query, mine)
         states = np.zeros(batch.n_vars, dtype=np.int64)
         chains.decode(states)
         found.take(states)
@@ -162,7 +180,9 @@ class ChainAnswer:
         np.subtract(upper, found.score, out=gap, where=upper > found.score)
         proven = gap <= PROVEN * (1.0 + np.abs(upper))
         belief.value[mine] = np.where(proven, found.score, upper)
-        found.mark(belief.mu)
+        marked = Marginals.zeros(batch)
+        found.mark(marked)
+        belief.mu.add(marked)
         self._clear(belief.value[mine] == -np.inf)
         status = self._report(BOUND, converged | proven, sweeps, gap, found.score, upper).status
         exact = status.exact.copy()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,9 @@ from mssvm.core.components import acyclic
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pair, TwoCalls
-from mssvm.engines.decomposition import ChainPlan, ChainRun, chains_of
+from mssvm.engines import engine_of
+from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pair, Paired, TwoCalls
+from mssvm.engines.decomposition import ChainPlan, ChainRun, chains_of, marginals_of
 from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class DecompositionPlan:
         settings = ExactSettings(limits.memory_limit, operations_limit=limits.operations_limit)
         return self.engine.exact(self.batch, settings)
 
+    @cached_property
+    def host(self) -> Engine:
+        """The engine itself if it can anneal, else one of the host: for labellings and their improvement."""
+        return self.engine if hasattr(self.engine, "anneal") else engine_of("auto", self.engine.threads)
+
     def chains(self, instances: Ints, hidden: Bools | None) -> ChainPlan:
         """The chains of some instances, laid out once; ``hidden`` variables have a temperature of their own."""
         key = instances.tobytes(), b"" if hidden is None else hidden.tobytes()
@@ -74,7 +80,7 @@ class DecompositionPlan:
         if name not in self.kept:
             self.kept[name] = task.run()
         if name in self.recalled:
-            self.kept[name].state[:] = self.recalled.pop(name)
+            self.kept[name].restore(self.recalled.pop(name))
         return self.kept[name], not known
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
@@ -84,7 +90,7 @@ class DecompositionPlan:
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         """Two queries of training: each call continues from the messages of the last one."""
         plus = self.bound(query, eps_y, eps_h, None, "plus", bool(np.all(narrower.n_allowed(self.batch) == 1)))
-        return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
+        return BothBounds(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
 
     def bound(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str, known: bool = False
@@ -144,23 +150,54 @@ class DecompositionBoundQuery:
     warm_sweeps: int
 
     def __call__(self, theta: Potentials) -> Belief:
+        return self.begin(theta)()
+
+    def begin(self, theta: Potentials) -> Callable[[], Belief]:
+        """Begin, on a device perhaps without waiting; the function returned waits for the answer."""
         theta.check(self.plan.batch)
         if self.exact is not None and not self.tasks:
-            return self.exact(theta)
-        belief = _nothing(self.plan.batch) if self.exact is None else self._owned(self.exact(theta))
-        for task in self.tasks:
-            answer = ChainAnswer(task, theta, belief, self.side, self.warm_sweeps)
-            belief = answer.run()
-        return belief
+            return partial(self.exact, theta)
+        mu = marginals_of(self.plan.engine, self.plan.batch)
+        answers = [ChainAnswer(task, theta, mu, self.side, self.warm_sweeps) for task in self.tasks]
+        for answer in answers:
+            answer.begin()
 
-    def _owned(self, belief: Belief) -> Belief:
-        """The belief with copies of its arrays, which may be changed."""
-        mu = Marginals(belief.mu.unary.copy(), belief.mu.tables.copy())
-        return replace(belief, value=belief.value.copy(), mu=mu)
+        def result() -> Belief:
+            belief = _nothing(self.plan.batch, mu)
+            if self.exact is not None:
+                exact = self.exact(theta)
+                mu.add(exact.mu)
+                belief = replace(exact, value=exact.value.copy(), mu=mu)
+            for answer in answers:
+                belief = answer.result(belief)
+            return belief
+
+        return result
 
 
-def _nothing(batch: Batch) -> Belief:
-    """Zeros for all instances."""
+@dataclass(frozen=True, eq=False)
+class BothBounds:
+    """Paired inference by two bounds, of which a device may work on both at once."""
+
+    plus: DecompositionBoundQuery
+    minus: DecompositionBoundQuery
+
+    def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
+        minus = self.minus.begin(theta_minus)
+        plus = self.plus.begin(theta_plus)
+        narrower = minus()
+        return Paired.of(plus(), narrower)
+
+
+def bound_pair(plus: BoundQuery, minus: BoundQuery) -> Pair:
+    """A pair of queries, which begin together where both are bounds."""
+    if isinstance(plus, DecompositionBoundQuery) and isinstance(minus, DecompositionBoundQuery):
+        return BothBounds(plus, minus)
+    return TwoCalls(plus, minus)
+
+
+def _nothing(batch: Batch, mu: Marginals) -> Belief:
+    """Zeros for all instances; ``mu`` is filled later."""
     n = len(batch)
     status = Status(
         ("",) * n,
@@ -171,4 +208,4 @@ def _nothing(batch: Batch) -> Belief:
         np.full(n, np.nan),
         np.full(n, np.nan),
     )
-    return Belief(np.zeros(n), Marginals.zeros(batch), status)
+    return Belief(np.zeros(n), mu, status)

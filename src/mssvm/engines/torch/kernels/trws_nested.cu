@@ -1,0 +1,479 @@
+// The decomposition bound at two temperatures, every chain exact: shifts of every variable's scores in its chains.
+//
+// The recursion is that of the native engine (cpp/nested.hpp), in scores. A message to a hidden variable has a row for
+// every state of the last output before it (one row where there is none), a message to an output has one row.
+//
+// A level has two steps. First outputs are balanced, and hidden variables get the logarithms of their marginals in every
+// chain; then hidden variables are moved to the mean of these, and messages are sent.
+#include "cover.cu"
+
+constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
+constexpr double LOG_LEAST = -92.1;
+
+struct Nested {
+    const Instance &me;
+    double eps_y, eps_h;
+    double *F, *B, *shifts, *logs, *rest;
+    int S, N;
+
+    __device__ __forceinline__ Nested(const Instance &instance, double eps_y, double eps_h)
+        : me(instance),
+          eps_y(eps_y),
+          eps_h(eps_h),
+          F(instance.of_items(instance.in.forward, W * W)),
+          B(instance.of_items(instance.in.backward, W * W)),
+          shifts(instance.of_items(instance.in.shifts, W)),
+          logs(instance.of_items(instance.in.logs, W)),
+          rest(instance.in.rest + instance.at.vars_at * W),
+          S(instance.n_items),
+          N(instance.n_vars) {}
+
+    __device__ __forceinline__ bool is_hidden(int v) const {
+        return me.in.hidden[me.at.number_at + me.variables[v].number];
+    }
+    __device__ __forceinline__ double left(int v) const { return me.in.left[me.at.variables + v]; }
+    __device__ __forceinline__ double score(int v, int x) const { return me.scores[(long long)x * N + v]; }
+    __device__ __forceinline__ double *row(double *messages, int r, int i) const {
+        return messages + (long long)r * W * S + i;
+    }
+
+    // The scores u_c of an item.
+    __device__ __forceinline__ void take_own(int i, int v, double rho, double *own) const {
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            const double u = score(v, x);
+            own[x] = u > lowest() ? rho * u + shifts[(long long)x * S + i] : lowest();
+        }
+    }
+    // F + u_c + B of an item of an output.
+    __device__ __forceinline__ void scores(int i, int v, double rho, double *out) const {
+        take_own(i, v, rho, out);
+#pragma unroll
+        for (int x = 0; x < W; x++) out[x] += F[(long long)x * S + i] + B[(long long)x * S + i];
+    }
+    // The scores of a variable's remaining weight.
+    __device__ __forceinline__ void spare(int v, int level, double *out) const {
+        const double weight = left(v);
+#pragma unroll
+        for (int x = 0; x < W; x++) out[x] = weight > 0 ? weight * score(v, x) : 0.0;
+        me.each_chain(v, level, [&](int i) {
+#pragma unroll
+            for (int x = 0; x < W; x++) out[x] -= shifts[(long long)x * S + i];
+        });
+#pragma unroll
+        for (int x = 0; x < W; x++)
+            if (!(score(v, x) > lowest())) out[x] = lowest();
+    }
+
+    // Z(a, b) of an item of a hidden variable with m and n rows, into `total`, and p(x | a, b) into `given`.
+    __device__ __forceinline__ void condition(int i, int v, double rho, int m, int n, double *total,
+                                              double (*given)[W]) const {
+        double own[W];
+        take_own(i, v, rho, own);
+#pragma unroll
+        for (int r = 0; r < W; r++)
+#pragma unroll
+            for (int q = 0; q < W; q++) {
+                const int at = r * W + q;
+                total[at] = lowest();
+                if (r >= m || q >= n) continue;
+                const double *before = row(F, r, i), *after = row(B, q, i);
+                double sum[W];
+#pragma unroll
+                for (int x = 0; x < W; x++) sum[x] = own[x] + before[(long long)x * S] + after[(long long)x * S];
+                total[at] = close(sum, eps_h * rho, given[at]);
+            }
+    }
+    // PS[tau] of W numbers, and their shares.
+    static __device__ __forceinline__ double close(const double *v, double tau, double *share) {
+        double top = v[0], sum = 0;
+#pragma unroll
+        for (int x = 1; x < W; x++) top = fmax(top, v[x]);
+        const double low = or_zero(top), unit = 1.0 / tau;
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            share[x] = exp((v[x] - low) * unit);
+            sum += share[x];
+        }
+        const double scale = sum > 0 ? 1.0 / sum : 0.0;
+#pragma unroll
+        for (int x = 0; x < W; x++) share[x] *= scale;
+        return sum > 0 ? low + tau * log(sum) : lowest();
+    }
+
+    // The marginals of an item; of a hidden variable also those with the rows of F.
+    __device__ __forceinline__ void marginals(int i, const Item &item, bool hidden, double *mu,
+                                              double (*joint)[W]) const {
+        const double rho = me.rho[i];
+        if (!hidden) {
+            double v[W];
+            scores(i, item.variable, rho, v);
+            softmax<W>(v, eps_y * rho, mu);
+            return;
+        }
+        const int m = item.before >= 0 ? W : 1, n = item.after >= 0 ? W : 1;
+        double total[W * W], given[W * W][W];
+        condition(i, item.variable, rho, m, n, total, given);
+        softmax<W * W>(total, eps_y * rho, total);
+#pragma unroll
+        for (int x = 0; x < W; x++) mu[x] = 0;
+#pragma unroll
+        for (int r = 0; r < W; r++)
+#pragma unroll
+            for (int x = 0; x < W; x++) {
+                double sum = 0;
+#pragma unroll
+                for (int q = 0; q < W; q++)
+                    if (r < m && q < n) sum += total[r * W + q] * given[r * W + q][x];
+                joint[r][x] = sum;
+                mu[x] += sum;
+            }
+    }
+
+    __device__ __forceinline__ void balance_output(int v, int level) const {
+        double mean[W], free[W];
+        spare(v, level, free);
+#pragma unroll
+        for (int x = 0; x < W; x++) mean[x] = free[x];
+        me.each_chain(v, level, [&](int i) {
+            double mine[W];
+            scores(i, v, me.rho[i], mine);
+#pragma unroll
+            for (int x = 0; x < W; x++) mean[x] += mine[x];
+        });
+        me.each_chain(v, level, [&](int i) {
+            const double rho = me.rho[i];
+            double mine[W];
+            scores(i, v, rho, mine);
+#pragma unroll
+            for (int x = 0; x < W; x++)
+                if (mean[x] > lowest()) shifts[(long long)x * S + i] += rho * mean[x] - mine[x];
+        });
+        bool any = false;
+#pragma unroll
+        for (int x = 0; x < W; x++) any = any || (!(mean[x] > lowest()) && score(v, x) > lowest());
+        if (any) lower_impossible(v, level, mean, free);
+    }
+
+    // A state that is impossible in one chain falls to a probability of LEAST in the others, and the impossible chain
+    // takes the difference. Where no state is possible, the variable's scores are -inf.
+    __device__ void lower_impossible(int v, int level, const double *mean, const double *free) const {
+        double top = mean[0], taken[W];
+        for (int x = 1; x < W; x++) top = fmax(top, mean[x]);
+        const double least = or_zero(top) + eps_y * LOG_LEAST, weight = left(v);
+        auto excess = [&](int x, double score, double weight) {
+            const bool falls = !(mean[x] > lowest()) && score > lowest() && top > lowest();
+            return falls ? fmax(score - weight * least, 0.0) : 0.0;
+        };
+        for (int x = 0; x < W; x++) taken[x] = weight > 0 ? excess(x, free[x], weight) : 0.0;
+        me.each_chain(v, level, [&](int i) {
+            double mine[W];
+            scores(i, v, me.rho[i], mine);
+            for (int x = 0; x < W; x++) {
+                const double fall = excess(x, mine[x], me.rho[i]);
+                shifts[(long long)x * S + i] -= fall;
+                taken[x] += fall;
+            }
+        });
+        me.each_chain(v, level, [&](int i) {
+            double mine[W];
+            scores(i, v, me.rho[i], mine);
+            for (int x = 0; x < W; x++) {
+                if (mine[x] > lowest()) continue;
+                shifts[(long long)x * S + i] += taken[x];
+                taken[x] = 0;
+            }
+        });
+        if (!(top > lowest()))
+            for (int x = 0; x < W; x++) me.scores[(long long)x * N + v] = lowest();
+    }
+
+    // The first step of a level.
+    __device__ __forceinline__ void balance(int level) const {
+        const int n = me.level_variable[level + 1] - me.level_variable[level];
+        const int begin = me.level_item[level], end = me.level_item[level + 1];
+        const bool moves = eps_y > 0 && eps_h > 0;
+        for (int i = begin + threadIdx.x; i < end; i += THREADS) {
+            const Item item = me.items[i];
+            const int v = item.variable;
+            const bool hidden = is_hidden(v);
+            if (!hidden && i < begin + n) balance_output(v, level);
+            if (!hidden || !moves) continue;
+            if (item.before >= 0 || item.after >= 0) {
+                double mu[W], joint[W][W];
+                marginals(i, item, true, mu, joint);
+#pragma unroll
+                for (int x = 0; x < W; x++) logs[(long long)x * S + i] = log(fmax(mu[x], LEAST));
+            }
+            if (i >= begin + n) continue;
+            const double weight = left(v);
+            double free[W];
+            if (weight > 0) {
+                spare(v, level, free);
+                softmax<W>(free, weight * eps_h, free);
+            }
+#pragma unroll
+            for (int x = 0; x < W; x++) rest[(long long)x * N + v] = weight > 0 ? weight * log(fmax(free[x], LEAST)) : 0.0;
+        }
+        __syncthreads();
+    }
+    // Moves the shifts of an item of a hidden variable.
+    __device__ __forceinline__ void move(int i, int v, int level, double rho) const {
+        if (!(eps_y > 0) || !(eps_h > 0)) return;
+        double mean[W];
+#pragma unroll
+        for (int x = 0; x < W; x++) mean[x] = rest[(long long)x * N + v];
+        me.each_chain(v, level, [&](int j) {
+            if (me.items[j].before < 0 && me.items[j].after < 0) return;
+            const double weight = me.rho[j];
+#pragma unroll
+            for (int x = 0; x < W; x++) mean[x] += weight * logs[(long long)x * S + j];
+        });
+        const double step = fmin(eps_y, eps_h) * rho;
+#pragma unroll
+        for (int x = 0; x < W; x++) shifts[(long long)x * S + i] += step * (mean[x] - logs[(long long)x * S + i]);
+    }
+
+    // Sends the message of an item; returns its normaliser. With `kept` the sender's rows are written there.
+    template <bool forward> __device__ __forceinline__ double send(int i, const Item &item, bool hidden, double rho,
+                                                                   double *kept) const {
+        const int there = forward ? item.after : item.before, behind = forward ? item.before : item.after;
+        const int other = me.items[there].variable;
+        const int k = me.card(item.variable), n = me.card(other);
+        const bool opens = is_hidden(other), second = item.second >> (forward ? 0 : 1) & 1;
+        const double *table = me.in.tables + me.table[forward ? i : there];
+        double *from_messages = forward ? F : B, *to = forward ? F : B;
+        const int m = hidden && behind >= 0 ? W : 1;  // rows of the sender
+        const double tau_h = eps_h * rho, tau_y = eps_y * rho;
+        double own[W], sent[W][W], top = lowest();  // [row][z]; to an output: [0][z]
+        take_own(i, item.variable, rho, own);
+        if (!hidden) {
+#pragma unroll
+            for (int x = 0; x < W; x++) own[x] += from_messages[(long long)x * S + i];
+#pragma unroll
+            for (int z = 0; z < W; z++) {
+                double v[W];
+#pragma unroll
+                for (int x = 0; x < W; x++) {
+                    const bool has = SAME || (x < k && z < n);
+                    v[x] = has ? own[x] + table[Instance::entry(second, x, k, z, n)] : lowest();
+                    if (opens) sent[x][z] = v[x];
+                }
+                if (!opens) sent[0][z] = power_sum<W>(v, tau_y);
+            }
+        } else {
+#pragma unroll
+            for (int r = 0; r < W; r++) {
+                const double *m_r = row(from_messages, r, i);
+#pragma unroll
+                for (int z = 0; z < W; z++) {
+                    sent[r][z] = lowest();
+                    if (r >= m) continue;
+                    double v[W];
+#pragma unroll
+                    for (int x = 0; x < W; x++) {
+                        const bool has = SAME || (x < k && z < n);
+                        v[x] = has ? own[x] + m_r[(long long)x * S] + table[Instance::entry(second, x, k, z, n)] : lowest();
+                    }
+                    sent[r][z] = power_sum<W>(v, tau_h);
+                }
+            }
+            if (!opens)
+#pragma unroll
+                for (int z = 0; z < W; z++) {
+                    double v[W];
+#pragma unroll
+                    for (int r = 0; r < W; r++) v[r] = sent[r][z];
+                    sent[0][z] = power_sum<W>(v, tau_y);
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < W; r++)
+#pragma unroll
+            for (int z = 0; z < W; z++)
+                if (opens || r == 0) top = fmax(top, sent[r][z]);
+        const double low = or_zero(top);
+        if (kept) {  // before the message is overwritten: in the reading pass, F is both read and written
+#pragma unroll
+            for (int r = 0; r < W; r++)
+#pragma unroll
+                for (int x = 0; x < W; x++) {
+                    double v = own[x] - low;
+                    if (hidden) v = r < m ? v + row(from_messages, r, i)[(long long)x * S] : lowest();
+                    if (hidden || r == 0) row(kept, r, i)[(long long)x * S] = v;
+                }
+        }
+#pragma unroll
+        for (int r = 0; r < W; r++)
+#pragma unroll
+            for (int z = 0; z < W; z++)
+                if ((opens || r == 0) && (SAME || z < n)) row(to, r, there)[(long long)z * S] = sent[r][z] - low;
+        return top;
+    }
+
+    // A pass over all levels; returns this thread's part of the sum of normalisers. `update` moves shifts.
+    template <bool forward> __device__ __forceinline__ double pass(bool update, double *kept) const {
+        double sum = 0;
+        const int n_levels = int(me.at.n_levels);
+        for (int step = 0; step < n_levels; step++) {
+            const int level = forward ? step : n_levels - 1 - step;
+            if (update) balance(level);
+            for (int i = me.level_item[level] + threadIdx.x; i < me.level_item[level + 1]; i += THREADS) {
+                const Item item = me.items[i];
+                if (item.before < 0 && item.after < 0) continue;
+                const double rho = me.rho[i];
+                const bool hidden = is_hidden(item.variable);
+                if (update && hidden) move(i, item.variable, level, rho);
+                if ((forward ? item.after : item.before) >= 0) sum += send<forward>(i, item, hidden, rho, kept);
+            }
+            __syncthreads();
+        }
+        return sum;
+    }
+
+    // What is added to the normalisers of a backward pass: the values of chains at their first variables, and what
+    // single variables have left.
+    __device__ __forceinline__ double roots() const {
+        double sum = 0;
+        for (int i = threadIdx.x; i < S; i += THREADS) {
+            const Item item = me.items[i];
+            if (item.before >= 0 || item.after < 0) continue;
+            const double rho = me.rho[i];
+            if (!is_hidden(item.variable)) {
+                double v[W];
+                scores(i, item.variable, rho, v);
+                sum += power_sum<W>(v, eps_y * rho);
+            } else {
+                double total[W * W], given[W * W][W];
+                condition(i, item.variable, rho, 1, W, total, given);
+                sum += power_sum<W>(total, eps_y * rho);
+            }
+        }
+        for (int v = threadIdx.x; v < N; v += THREADS) {
+            const double weight = left(v);
+            if (!(weight > 0)) continue;
+            double free[W];
+            spare(v, me.variables[v].level, free);
+            sum += power_sum<W>(free, weight * (is_hidden(v) ? eps_h : eps_y));
+        }
+        return sum;
+    }
+
+    static __device__ __forceinline__ double ratio(double part, double whole, double tau) {
+        return part > lowest() && whole > lowest() ? exp(fmin((part - whole) / tau, 0.0)) : 0.0;
+    }
+
+    // Marginals of every item, into R, and of the factor to the item before it, which sent Q.
+    __device__ __forceinline__ void all_marginals(double *R, double *Q) const {
+        for (int i = threadIdx.x; i < S; i += THREADS) {
+            const Item item = me.items[i];
+            if (item.before < 0 && item.after < 0) continue;
+            const bool hidden = is_hidden(item.variable);
+            double mu[W], joint[W][W];
+            marginals(i, item, hidden, mu, joint);
+#pragma unroll
+            for (int x = 0; x < W; x++) R[(long long)x * S + i] = mu[x];
+            if (item.before >= 0) pairs(i, item, hidden, mu, joint, Q);
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ void pairs(int i, const Item &item, bool hidden, const double *mu,
+                                          const double (*joint)[W], double *Q) const {
+        const int p = item.before, other = me.items[p].variable;
+        const int k = me.card(item.variable), n = me.card(other);
+        const bool second = item.second >> 1 & 1;
+        const double rho = me.rho[i], tau_y = eps_y * rho, tau_h = eps_h * rho;
+        const double *table = me.in.tables + me.table[p];
+        long long step;
+        double *to = me.pairs_of(p, step);
+        const bool inner = is_hidden(other);
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            if (!SAME && x >= k) continue;
+            double pair[W];
+#pragma unroll
+            for (int z = 0; z < W; z++) pair[z] = 0;
+            if (!inner) {
+#pragma unroll
+                for (int z = 0; z < W; z++) {
+                    if (!SAME && z >= n) continue;
+                    const double part = Q[(long long)z * S + p] + table[Instance::entry(second, x, k, z, n)];
+                    pair[z] = hidden ? joint[z][x] : ratio(part, F[(long long)x * S + i], tau_y) * mu[x];
+                }
+            } else {
+#pragma unroll
+                for (int r = 0; r < W; r++) {
+                    double v[W], share[W];
+#pragma unroll
+                    for (int z = 0; z < W; z++) {
+                        const bool has = SAME || z < n;
+                        v[z] = has ? row(Q, r, p)[(long long)z * S] + table[Instance::entry(second, x, k, z, n)] : lowest();
+                    }
+                    const double sum = close(v, tau_h, share);
+                    const double weight = hidden ? joint[r][x] : ratio(sum, F[(long long)x * S + i], tau_y) * mu[x];
+#pragma unroll
+                    for (int z = 0; z < W; z++) pair[z] += weight * share[z];
+                }
+            }
+#pragma unroll
+            for (int z = 0; z < W; z++)
+                if (SAME || z < n) to[Instance::entry(second, x, k, z, n) * step] = pair[z];
+        }
+    }
+
+    // Marginals of variables; returns the largest difference between those of two chains.
+    __device__ __forceinline__ double unary(const double *R) const {
+        double apart = 0;
+        for (int v = threadIdx.x; v < N; v += THREADS) {
+            const Variable &mine = me.variables[v];
+            const double weight = left(v);
+            double mu[W], free[W];
+#pragma unroll
+            for (int x = 0; x < W; x++) mu[x] = 0;
+            if (weight > 0) {
+                spare(v, mine.level, free);
+                softmax<W>(free, weight * (is_hidden(v) ? eps_h : eps_y), free);
+#pragma unroll
+                for (int x = 0; x < W; x++) mu[x] = weight * free[x];
+            }
+            bool any = false;
+            me.each_chain(v, mine.level, [&](int i) {
+                if (me.items[i].before < 0 && me.items[i].after < 0) return;
+                const double rho = me.rho[i];
+#pragma unroll
+                for (int x = 0; x < W; x++) {
+                    const double p = R[(long long)x * S + i];
+                    if (!any) free[x] = p;
+                    mu[x] += rho * p;
+                    apart = fmax(apart, fabs(p - free[x]));
+                }
+                any = true;
+            });
+            for (int x = 0; x < mine.card; x++) me.in.mu_unary[me.at.states_at + mine.states_at + x] = mu[x];
+        }
+        return apart;
+    }
+};
+
+// Loads scores, brings messages from later variables up to date (unless they are `ready`), sweeps, and writes the bounds
+// before and after the last sweep; then marginals.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    nested(const __grid_constant__ Cover in, REAL eps_y, REAL eps_h, int load, int ready, int measure, int sweeps, int read) {
+    const Instance me(in);
+    if (load) me.load();
+    const Nested run(me, eps_y, eps_h);
+    for (int sweep = ready && (sweeps > 0 || !measure); sweep <= sweeps; sweep++) {
+        if (sweep > 0) run.pass<true>(true, nullptr);
+        double bound = run.pass<false>(sweep > 0, nullptr);
+        if (!measure || sweep < sweeps - 1) continue;
+        bound = over_block<true>(bound + run.roots());
+        if (threadIdx.x == 0) in.answer[3 * blockIdx.x + (sweep == sweeps)] = bound;
+    }
+    if (!read) return;
+    double *R = me.of_items(in.read, W * W), *Q = me.of_items(in.sent, W * W);
+    run.pass<true>(false, Q);
+    run.all_marginals(R, Q);
+    if (in.pairs) me.sum_pairs();
+    const double apart = over_block<false>(run.unary(R));
+    if (threadIdx.x == 0) in.answer[3 * blockIdx.x + 2] = apart;
+}
