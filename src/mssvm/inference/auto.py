@@ -57,8 +57,7 @@ class Auto(Settings):
 
     def block_states(self, batch: Batch) -> int:
         """States of a batch that training evaluates at once, at least."""
-        has_cycles = np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1)
-        if not self.converges(batch) or not has_cycles.any():
+        if not self.converges(batch) or not has_cycles(batch).any():
             return 0
         from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
 
@@ -71,6 +70,11 @@ class Auto(Settings):
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         return self.plan(batch).bind(query, eps_y, eps_h)(theta)
+
+
+def has_cycles(batch: Batch) -> Bools:
+    """Per instance: are there so many factors that some must close a cycle?"""
+    return np.asarray(np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +93,23 @@ class AutoPlan:
         return Propagate(effort=self.settings.effort, seed=self.settings.seed).plan(self.batch, self.engine)
 
     def fits(self, query: Query, eps_y: float, eps_h: float) -> Bools:
-        """Per instance: is exact inference within the limits?"""
+        """Per instance: is exact inference within the limits?
+
+        Two temperatures leave fewer orders of elimination, and roles may differ between all instances of one graph:
+        what is too wide at one temperature, where roles do not count, is not measured at two.
+        """
+        if eps_y != eps_h and self._cyclic.any():
+            narrow = self.fits(query, eps_h, eps_h)
+            if not narrow.any():
+                return narrow
         costs = self.exact.costs(query, eps_y, eps_h)
         enough_memory = costs.bytes <= self.settings.memory_limit
         return enough_memory & (costs.operations <= self.settings.operations_limit)
+
+    @cached_property
+    def _cyclic(self) -> Bools:
+        """Per instance: does it certainly have a cycle?"""
+        return has_cycles(self.batch)
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         query.check(self.batch)

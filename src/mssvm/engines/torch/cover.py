@@ -18,15 +18,17 @@ from mssvm.engines.native.chains import chain_cover
 
 @dataclass(frozen=True, eq=False)
 class GraphItems:
-    """The items of a topology. By level: its first variable and its first item (``level_variable``, ``level_item``).
+    """The items of a topology. By level: its first variable, its first item, and the numbers of its variables and of places
+    for items at each (``levels``). ``span`` is the largest number of levels between neighbours.
 
     By variable, in the order of levels: first state, number of states, level, number in the topology (``variables``),
-    and the weight ``left`` beside its chains. By item: the items ``before`` and ``after`` it, its variable and the
-    flags of ``Item`` (``items``), the weight ``rho`` of its chain, and the ``factor`` to the next variable (-1: none).
+    and the weight ``left`` beside its chains. By item: the items before and after it, its variable, and the flags,
+    numbers of states and places of ``Item`` (``items``), the weight ``rho`` of its chain, and the ``factor`` to the next
+    variable (-1: none).
     """
 
-    level_variable: Ints
-    level_item: Ints
+    levels: Ints
+    span: int
     variables: Ints
     left: Floats
     items: Ints
@@ -71,10 +73,14 @@ def graph_items(graph: Topology) -> GraphItems:
     at = level_item[level] + rank * in_level[level] + place[mine] - level_variable[level]
 
     total = int(level_item[-1])
-    items = np.zeros((total, 4), dtype=np.int64)
+    items = np.zeros((total, 6), dtype=np.int64)
     items[:, :2] = -1
-    # Places that their variable does not need.
-    items[:, 2] = _variables_of(in_level, width, level_variable)
+    # Also of places that their variable does not need.
+    of_level = np.repeat(np.arange(len(in_level)), in_level * width)
+    inside = ranks(offsets(in_level * width))
+    items[:, 2] = level_variable[of_level] + inside % np.maximum(in_level[of_level], 1)
+    number = inside // np.maximum(in_level[of_level], 1)
+    items[:, 5] = number
     items[at[one], 1] = at[two]
     items[at[two], 0] = at[one]
     starts_high = ends[:, 0] == high
@@ -85,14 +91,15 @@ def graph_items(graph: Topology) -> GraphItems:
     rho[at[two]] = cover.weight
     factor = np.full(total, -1, dtype=np.int64)
     factor[at[one]] = np.arange(len(low))
-    return GraphItems(level_variable, level_item, variables, cover.left[order], items, rho, factor)
-
-
-def _variables_of(in_level: Ints, width: Ints, level_variable: Ints) -> Ints:
-    """The variable of every place."""
-    level = np.repeat(np.arange(len(in_level)), in_level * width)
-    rank = ranks(offsets(in_level * width))
-    return np.asarray(level_variable[level] + rank % np.maximum(in_level[level], 1))
+    card_of = np.append(cards[order][items[:, 2]], 0)
+    items[:, 4] = card_of[:-1] + (card_of[items[:, 0]] << 8) + (card_of[items[:, 1]] << 16)
+    for column, shift in ((0, 8), (1, 16)):
+        has = (items[:, column] >= 0) & (number < 8)
+        mask = np.bincount(items[has, 2], weights=2.0 ** number[has], minlength=n).astype(np.int64)
+        items[:, 5] |= mask[items[:, 2]] << shift
+    span = int((cover.level[high] - cover.level[low]).max(initial=0))
+    levels = np.stack([level_variable[:-1], level_item[:-1], in_level, width], axis=1)
+    return GraphItems(levels, span, variables, cover.left[order], items, rho, factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,29 +112,35 @@ class BatchItems:
     """
 
     places: Ints
-    level_variable: Ints
-    level_item: Ints
+    levels: Ints
     variables: Ints
     left: Floats
     items: Ints
     rho: Floats
     table: Ints
+    table_before: Ints
     mu: Ints
     group_at: Ints
     group_items: Ints
     group_size: Ints
     group_mu: Ints
+    number: Ints  # of every variable of every instance, in the order of levels: its number in the batch
     shared: bool
     busiest: int
+    chains: int
+    ring: int
     n_vars: int
     n_items: int
+    variable: Ints  # of every item of every instance: its place in ``number``
+    before: Ints  # of every item of every instance, those around it or itself
+    after: Ints
 
     @classmethod
     def of(cls, batch: Batch, instances: Ints) -> BatchItems:
         kinds = batch.topology_of[instances]
         used, kind = np.unique(kinds, return_inverse=True)
         graphs = [graph_items(batch.topologies[int(k)]) for k in used]
-        levels = _counted(graphs, "level_variable")
+        levels = _counted(graphs, "levels")
         n_vars = np.array([len(g.variables) for g in graphs], dtype=np.int64)
         n_items = np.array([len(g.items) for g in graphs], dtype=np.int64)
         items_at = offsets(n_items[kind])
@@ -140,11 +153,16 @@ class BatchItems:
             factor = batch.factor_ptr[instances[members]][:, None] + graph.factor[sends]
             table[at] = batch.table_at[factor]
             mu[at] = batch.mu_at[factor]
+        items = [graphs[int(k)].items for k in kind]
+        at = np.repeat(items_at[:-1], n_items[kind])
+        before, after = (_around(items, at, column) for column in (0, 1))
         groups = _Groups.of(batch, mu, items_at, kind, graphs, instances)
         vars_at = offsets(n_vars[kind])
+        ring = 1 + max(g.span for g in graphs)
+        busiest = max(int((g.levels[:, 2] * g.levels[:, 3]).max(initial=0)) for g in graphs)
         columns = (
             offsets(levels)[:-1][kind],
-            levels[kind] - 1,
+            levels[kind],
             offsets(n_vars)[:-1][kind],
             n_vars[kind],
             offsets(n_items)[:-1][kind],
@@ -158,22 +176,28 @@ class BatchItems:
         )
         return cls(
             places=np.stack(columns, axis=1),
-            level_variable=_joined(graphs, "level_variable"),
-            level_item=_joined(graphs, "level_item"),
+            levels=_joined(graphs, "levels"),
             variables=_joined(graphs, "variables"),
             left=_joined(graphs, "left"),
-            items=_joined(graphs, "items"),
+            items=np.concatenate([_with_rings(g, ring, busiest) for g in graphs]),
             rho=_joined(graphs, "rho"),
             table=table,
+            table_before=table[before],
             mu=np.maximum(mu, 0),
             group_at=groups.at,
             group_items=groups.items,
             group_size=groups.size,
             group_mu=groups.mu,
+            number=_numbers(batch, instances, kind, graphs),
             shared=len(groups.mu) < len(groups.items),
-            busiest=max(int(np.diff(g.level_item).max(initial=0)) for g in graphs),
+            busiest=busiest,
+            chains=max(int(g.levels[:, 3].max(initial=0)) for g in graphs),
+            ring=ring,
             n_vars=int(vars_at[-1]),
             n_items=int(items_at[-1]),
+            variable=_joined_columns(items, 2) + np.repeat(vars_at[:-1], n_items[kind]),
+            before=before,
+            after=after,
         )
 
 
@@ -208,6 +232,32 @@ class _Groups:
             batch.table_sizes[factor],
             mu[sends[begin]],
         )
+
+
+def _numbers(batch: Batch, instances: Ints, kind: Ints, graphs: list[GraphItems]) -> Ints:
+    local = [graphs[int(k)].variables[:, 3] for k in kind]
+    sizes = np.array([len(part) for part in local], dtype=np.int64)
+    return np.asarray(np.repeat(batch.var_ptr[instances], sizes) + np.concatenate(local))
+
+
+def _joined_columns(items: list[Ints], column: int) -> Ints:
+    return np.concatenate([part[:, column] for part in items])
+
+
+def _around(items: list[Ints], at: Ints, column: int) -> Ints:
+    """The items before or after all items, or these themselves where there is none."""
+    found = _joined_columns(items, column)
+    return np.asarray(np.where(found >= 0, found + at, np.arange(len(found))))
+
+
+def _with_rings(graph: GraphItems, ring: int, busiest: int) -> Ints:
+    """The items with the places of their neighbours' messages in shared memory."""
+    levels = graph.levels
+    sizes = levels[:, 2] * levels[:, 3]
+    level = np.repeat(np.arange(len(levels)), sizes)
+    slot = level % ring * busiest + ranks(offsets(sizes))
+    around = np.append(slot, 0)[graph.items[:, :2]]
+    return np.concatenate([graph.items, around], axis=1)
 
 
 def _counted(graphs: list[GraphItems], name: str) -> Ints:

@@ -21,13 +21,16 @@ from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.decomposition import ChainPlan, ChainRun, Waiting
 from mssvm.engines.native.chains import factor_weights
-from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, fetched
+from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, cached_for, fetched
 from mssvm.engines.torch.cover import BatchItems
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 64
 MOST_NESTED = 8  # at two temperatures, where the work of a variable grows with the cube
 PADDING = 4  # numbers of states may differ so much that messages take this many times the memory that they need
+FEW_STATES = 4  # and chains, of which a thread keeps all numbers in registers
+FEW_CHAINS = 4
+SHARED = 36 << 10  # bytes of shared memory for messages on their way
 MOST_NUMBERS = 1 << 31  # of one instance
 
 
@@ -104,6 +107,14 @@ class HostRun:
         self.run.decode(states)
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedItems:
+    """The items of some instances, and the same on a device by their names in ``Cover``."""
+
+    items: BatchItems
+    arrays: dict[str, torch.Tensor]
+
+
 class TorchChainPlan:
     """The bound on some instances of a batch, all of them pairwise. With a mask of ``hidden`` variables it has two
     temperatures."""
@@ -114,7 +125,8 @@ class TorchChainPlan:
         self.device = Device(at.device, torch.float64)
         self.hidden = hidden
         self.widest = int(batch.cards.max(initial=1))
-        self.items = BatchItems.of(batch, self.instances)
+        self.placed = cached_for(batch, ("items", at.device), self.instances, self._place)
+        self.items = self.placed.items
 
     @property
     def nested(self) -> bool:
@@ -141,18 +153,30 @@ class TorchChainPlan:
     @cached_property
     def numbers(self) -> str:
         same = bool(np.all(self.batch.cards == self.widest))
-        return constants(W=self.widest, SAME=int(same), LANES=self.lanes, THREADS=self.threads)
+        items = self.items
+        few = self.widest <= FEW_STATES and items.chains <= FEW_CHAINS
+        rows = self.widest if self.nested else 1
+        fits = 8 * items.ring * items.busiest * self.widest * rows <= SHARED
+        ring = items.ring if fits else 0
+        return constants(
+            W=self.widest,
+            SAME=int(same),
+            LANES=self.lanes,
+            THREADS=self.threads,
+            CHAINS=max(items.chains, 1),
+            FEW=int(few),
+            RING=ring,
+            SLOTS=ring * items.busiest,
+        )
 
     def kernel(self, source: str, name: str) -> Any:
         return kernel(source, name, self.device.device, torch.float64, self.numbers)
 
-    @cached_property
-    def arrays(self) -> dict[str, torch.Tensor]:
-        """The items on the device, by their names in ``Cover``."""
-        items = self.items
+    def _place(self) -> PlacedItems:
+        items = BatchItems.of(self.batch, self.instances)
         longs = ("places", "group_at")
         floats = ("left", "rho")
-        names = (*longs, *floats, "level_variable", "level_item", "variables", "items", "table", "mu")
+        names = (*longs, *floats, "levels", "variables", "items", "table", "table_before", "mu")
         found = {}
         for name in (*names, "group_items", "group_size", "group_mu"):
             array = getattr(items, name)
@@ -162,11 +186,25 @@ class TorchChainPlan:
                 found[name] = self.device.ints(array)
             else:
                 found[name] = self.device.shorts(array)
-        return found
+        return PlacedItems(items, found)
 
     @cached_property
     def hidden_on_device(self) -> torch.Tensor | None:
-        return None if self.hidden is None else self.device.bools(self.hidden)
+        return None if self.hidden is None else self.by_level(self.hidden)
+
+    @cached_property
+    def roles(self) -> torch.Tensor | None:
+        """At two temperatures, by item: is it hidden, and are those before and after it?"""
+        if self.hidden is None:
+            return None
+        items = self.items
+        mine = self.hidden[items.number][items.variable].astype(np.uint8)
+        found = mine + 2 * mine[items.before] + 4 * mine[items.after]
+        return torch.from_numpy(found).to(self.device.device)
+
+    def by_level(self, mask: Bools) -> torch.Tensor:
+        """A mask of variables in the order of the kernels."""
+        return self.device.bools(mask[self.items.number])
 
     def spread(self, answers: torch.Tensor) -> Floats:
         """The three numbers of every instance of the batch, 0 outside the plan."""
@@ -229,12 +267,12 @@ class TorchChainRun:
         """``Cover`` of the kernels."""
         assert self._allowed is not None
         plan = self.plan
-        found = dict[str, torch.Tensor | None](plan.arrays)
+        found = dict[str, torch.Tensor | None](plan.placed.arrays)
         found |= {"unary": self._theta[0], "tables": self._theta[1], "allowed": self._allowed[1]}
-        found |= {"hidden": plan.hidden_on_device, "scores": self.scores, "forward": self.forward}
+        found |= {"hidden": plan.hidden_on_device, "roles": plan.roles, "scores": self.scores, "forward": self.forward}
         found |= {"backward": self.backward, "shifts": self.shifts, "answer": self._answers, **outputs}
         names = (
-            *("places", "level_variable", "level_item", "variables", "left", "items", "rho", "table", "mu"),
+            *("places", "levels", "variables", "left", "items", "rho", "table", "table_before", "mu", "roles"),
             *("group_at", "group_items", "group_size", "group_mu", "unary", "tables", "allowed", "hidden", "scores"),
             *("forward", "backward", "read", "sent", "pairs", "shifts", "logs", "rest", "answer"),
             *("mu_unary", "mu_tables", "states"),
@@ -324,7 +362,7 @@ class TorchChainRun:
             return None
         plan = self.plan
         answer = torch.zeros_like(self._answers)
-        record = self._record(hidden=plan.device.bools(~query.output), mu_unary=mu.parts[0], answer=answer)
+        record = self._record(hidden=plan.by_level(~query.output), mu_unary=mu.parts[0], answer=answer)
         self._launch("product", record, float(eps_y), float(eps_h))
         return np.asarray(plan.spread(answer)[1])
 

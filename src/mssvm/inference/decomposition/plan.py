@@ -117,13 +117,27 @@ class DecompositionPlan:
 
     def _fits(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Bools:
         """Whether an instance has no cycle among its free variables and exact inference is cheap there."""
-        forest = acyclic(self.batch, query.n_allowed(self.batch) > 1)
+        free = query.n_allowed(self.batch) > 1
+        if not self._may_be_forests(free)[instances].any():
+            return np.zeros(len(instances), dtype=bool)
+        forest = acyclic(self.batch, free)
         if not forest[instances].any():
             return np.zeros(len(instances), dtype=bool)
         costs = self.exact.costs(query, eps_y, eps_h)
         limits = self.settings
         cheap = (costs.bytes <= limits.memory_limit) & (costs.operations <= limits.operations_limit)
         return np.asarray((forest & cheap)[instances])
+
+    def _may_be_forests(self, free: Bools) -> Bools:
+        """Per instance: have its free variables fewer pairwise factors than a cycle needs? Counting is faster than
+        following the factors."""
+        batch = self.batch
+        if not batch.pairwise.all():
+            return np.ones(len(batch), dtype=bool)
+        ends = batch.scope_vars.reshape(-1, 2)
+        joined = free[ends[:, 0]] & free[ends[:, 1]]
+        n_joined = np.bincount(batch.factor_owner[joined], minlength=len(batch))
+        return np.asarray(n_joined < np.maximum(np.bincount(batch.owner[free], minlength=len(batch)), 1))
 
     def _tasks(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Iterator[tuple[Ints, float, float]]:
         """Instances with the temperatures that matter to them: those of roles that free variables have."""

@@ -1,6 +1,7 @@
 // The decomposition bound on a GPU, for both kernels of it (trws.cu, trws_nested.cu). There is one block per instance.
 // Compiled with W (the largest number of states), SAME (1: all variables have W states), LANES (threads that share a
-// message, a power of two) and THREADS.
+// message, a power of two), THREADS, CHAINS (the largest number of chains through a variable), FEW (1: states and chains
+// are so few that passes keep an item's numbers in registers), and RING and SLOTS.
 //
 // An item is one variable of one chain. Chains rise, so that the variables of one level are not neighbours: the block
 // visits levels in order, with a barrier between them, and the threads share the items of a level. Items of a level are
@@ -12,10 +13,26 @@
 // numbers. Scores of states that a variable does not have are -inf.
 constexpr unsigned int WARP = 0xffffffffu;
 
+//
+// A pass is a chain of short steps, each waiting for the last: with FEW, what does not depend on the level before is loaded
+// two levels ahead, and messages also go through shared memory, where the last RING levels have room for SLOTS / RING
+// items each. RING is larger than the number of levels that a factor spans; 0: there is not enough shared memory.
 struct __align__(16) Item {
     int before, after;  // the items of the neighbours in the chain, -1: none
     int variable;
     int second;  // bit 0: the variable is the second one of the factor to `after`; bit 1: of the factor to `before`
+    int cards;   // states of the variable, and shifted by 8 and by 16 of those before and after it
+    int place;   // number of the item at its variable; shifted by 8 and 16: which of the variable's items have a neighbour
+                 // before and after
+    int ring_before, ring_after;  // where their messages are in shared memory
+    __device__ __forceinline__ int card() const { return SAME ? W : cards & 255; }
+    __device__ __forceinline__ int card_before() const { return SAME ? W : cards >> 8 & 255; }
+    __device__ __forceinline__ int card_after() const { return SAME ? W : cards >> 16 & 255; }
+    __device__ __forceinline__ int rank() const { return place & 255; }
+};
+
+struct __align__(16) Level {
+    int variable, item, n, chains;  // first variable and first item; n variables with so many places for items each
 };
 
 struct __align__(16) Variable {
@@ -30,18 +47,19 @@ struct Place {
 
 struct Cover {
     const Place *places;
-    const int *level_variable, *level_item;  // where levels begin
+    const Level *levels;
     const Variable *variables;
     const double *left;  // weight of a variable beside its chains
     const Item *items;
     const double *rho;     // weight of the item's chain
-    const int *table, *mu;  // by instance and item: of the factor to the next variable
+    const int *table, *table_before, *mu;  // by instance and item: of the factors to the next variable and the one before
+    const unsigned char *roles;            // by instance and item: bit 0: hidden; bits 1 and 2: so is the one before, after
     // Items whose factors have one sum of marginals: by group where its items begin, its size and its sum.
     const long long *group_at;
     const int *group_items, *group_size, *group_mu;
     const double *unary, *tables;  // theta
     const bool *allowed;
-    const bool *hidden;  // by variable; null at one temperature
+    const bool *hidden;  // by variable, in the order of levels: whether it is at eps_h; null at one temperature
     double *scores;      // by variable
     double *forward, *backward;
     double *read, *sent, *pairs;  // workspace of marginals; pairs: null where no two factors share a sum
@@ -111,7 +129,8 @@ struct Instance {
     int n_items, n_vars;
     const Item *items;
     const Variable *variables;
-    const int *level_variable, *level_item, *table;
+    const Level *levels;
+    const int *table, *table_before;
     const double *rho;
     double *scores;
 
@@ -120,9 +139,9 @@ struct Instance {
         n_vars = int(at.n_vars);
         items = in.items + at.items;
         variables = in.variables + at.variables;
-        level_variable = in.level_variable + at.levels;
-        level_item = in.level_item + at.levels;
+        levels = in.levels + at.levels;
         table = in.table + at.items_at;
+        table_before = in.table_before + at.items_at;
         rho = in.rho + at.items;
         scores = in.scores + at.vars_at * W;
     }
@@ -130,10 +149,11 @@ struct Instance {
     // Numbers of this instance's items, `each` of them for an item.
     __device__ __forceinline__ double *of_items(double *all, int each) const { return all + at.items_at * each; }
 
-    // work(first item, end, step) of the items of a variable.
+    // work(item) of the items of a variable.
     template <class Work> __device__ __forceinline__ void each_chain(int variable, int level, Work work) const {
-        const int first = level_variable[level], n = level_variable[level + 1] - first, end = level_item[level + 1];
-        for (int i = level_item[level] + variable - first; i < end; i += n) work(i);
+        const Level here = levels[level];
+        int i = here.item + variable - here.variable;
+        for (int c = 0; c < here.chains; c++, i += here.n) work(i);
     }
 
     __device__ __forceinline__ void load() const {
@@ -174,4 +194,32 @@ struct Instance {
         step = in.pairs ? n_items : 1;
         return in.pairs ? in.pairs + at.items_at * W * W + i : in.mu_tables + in.mu[at.items_at + i];
     }
+};
+
+// A pass of the block over levels in steps of up to THREADS items.
+struct Step {
+    int level, offset;
+    Level here;
+    __device__ __forceinline__ Step(const Instance &me, int level) : level(level), offset(0) { look(me); }
+    __device__ __forceinline__ void look(const Instance &me) {
+        if (level >= 0 && level < int(me.at.n_levels)) here = me.levels[level];
+    }
+    template <bool forward> __device__ __forceinline__ Step next(const Instance &me) const {
+        Step found = *this;
+        found.offset += THREADS;
+        if (found.offset >= here.n * here.chains) {
+            found.offset = 0;
+            found.level += forward ? 1 : -1;
+            found.look(me);
+        }
+        return found;
+    }
+    __device__ __forceinline__ bool inside(const Instance &me) const { return level >= 0 && level < int(me.at.n_levels); }
+    // This thread's item, -1: none.
+    __device__ __forceinline__ int item(const Instance &me) const {
+        const int i = offset + int(threadIdx.x);
+        return inside(me) && i < here.n * here.chains ? here.item + i : -1;
+    }
+    // Where the messages of the level are in shared memory.
+    __device__ __forceinline__ int ring() const { return RING ? level % (RING ? RING : 1) * (SLOTS / (RING ? RING : 1)) : 0; }
 };

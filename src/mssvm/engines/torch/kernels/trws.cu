@@ -24,17 +24,17 @@ struct Sweeps {
           S(instance.n_items),
           lane(threadIdx.x % LANES) {}
 
-    // Scores plus all messages of a variable of the level with the named borders.
-    __device__ __forceinline__ void totals(int variable, int first, int n, int item, int end, double *G) const {
+    // Scores plus all messages of a variable.
+    __device__ __forceinline__ void totals(int variable, int level, double *G) const {
 #pragma unroll
         for (int x = 0; x < W; x++) G[x] = me.scores[(long long)x * me.n_vars + variable];
-        for (int i = item + variable - first; i < end; i += n)
+        me.each_chain(variable, level, [&](int i) {
 #pragma unroll
             for (int x = 0; x < W; x++) G[x] += F[(long long)x * S + i] + B[(long long)x * S + i];
+        });
     }
     __device__ __forceinline__ void totals(int variable, double *G) const {
-        const int level = me.variables[variable].level, first = me.level_variable[level];
-        totals(variable, first, me.level_variable[level + 1] - first, me.level_item[level], me.level_item[level + 1], G);
+        totals(variable, me.variables[variable].level, G);
     }
 
     // Sends the message of an item whose scores are `from`; returns its normaliser. Called by whole warps.
@@ -42,8 +42,8 @@ struct Sweeps {
                                                                    const double *from, double *to) const {
         double sent[EACH], top = lowest();
         const int there = forward ? item.after : item.before;
-        const int k = active ? me.card(item.variable) : 0, n = active ? me.card(me.items[there].variable) : 0;
-        const double *table = me.in.tables + (active ? me.table[forward ? i : there] : 0);
+        const int k = item.card(), n = !active ? 0 : forward ? item.card_after() : item.card_before();
+        const double *table = me.in.tables + (forward ? me.table[i] : me.table_before[i]);
         const bool second = item.second >> (forward ? 0 : 1) & 1;
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
@@ -67,8 +67,8 @@ struct Sweeps {
 
     // work(item, its number, its variable's G, its weight, whether there is one) of all items of a level.
     template <class Work> __device__ __forceinline__ void each_item(int level, Work work) const {
-        const int first = me.level_variable[level], n = me.level_variable[level + 1] - first;
-        const int begin = me.level_item[level], end = me.level_item[level + 1];
+        const Level here = me.levels[level];
+        const int begin = here.item, end = begin + here.n * here.chains;
         const int whole = (end - begin + 32 / LANES - 1) / (32 / LANES) * (32 / LANES);
         for (int j = threadIdx.x / LANES; j < whole; j += THREADS / LANES) {
             const bool inside = begin + j < end;
@@ -76,13 +76,14 @@ struct Sweeps {
             const Item item = me.items[i];
             const double rho = me.rho[i];
             double G[W];
-            totals(item.variable, first, n, begin, end, G);
+            totals(item.variable, level, G);
             work(i, item, G, rho, inside);
         }
     }
 
     // A pass over all levels; returns this thread's part of the sum of normalisers.
     template <bool forward> __device__ __forceinline__ double pass() const {
+        if constexpr (FEW) return quick<forward, false>(nullptr, nullptr);
         double sum = 0;
         const int n_levels = int(me.at.n_levels);
         for (int step = 0; step < n_levels; step++) {
@@ -100,6 +101,127 @@ struct Sweeps {
             __syncthreads();
         }
         return sum;
+    }
+
+    // What a thread needs for one item, loaded before the level before it has ended: first where its numbers are, then
+    // the numbers: scores, messages of the other direction (reading: of both), and the table from here.
+    struct Head {
+        int i, table;
+        Item item;
+        double rho;
+    };
+    template <bool reading> struct Body {
+        double u[W], other[CHAINS][W], same[reading ? CHAINS : 1][W], T[W][W];
+    };
+    template <bool forward> __device__ __forceinline__ Head head(const Step &step) const {
+        Head found;
+        found.i = step.item(me);
+        if (found.i < 0) return found;
+        found.item = me.items[found.i];
+        found.rho = me.rho[found.i];
+        found.table = forward ? me.table[found.i] : me.table_before[found.i];
+        return found;
+    }
+    template <bool forward, bool reading>
+    __device__ __forceinline__ void fill(const Step &step, const Head &head, Body<reading> &body) const {
+        if (head.i < 0) return;
+        const Item &item = head.item;
+        const double *other = forward ? B : F, *same = forward ? F : B;
+        const int there = forward ? item.after : item.before, first = head.i - item.rank() * step.here.n;
+        const int k = item.card(), n = forward ? item.card_after() : item.card_before();
+        const bool second = item.second >> (forward ? 0 : 1) & 1;
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            body.u[x] = me.scores[(long long)x * me.n_vars + item.variable];
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) {
+                const bool has = c < step.here.chains;
+                const long long at = (long long)x * S + first + c * step.here.n;
+                body.other[c][x] = has ? other[at] : 0.0;
+                if (reading) body.same[c][x] = has ? same[at] : 0.0;
+            }
+#pragma unroll
+            for (int z = 0; z < W; z++) {
+                const bool has = there >= 0 && (SAME || (x < k && z < n));
+                body.T[x][z] = has ? me.in.tables[head.table + Instance::entry(second, x, k, z, n)] : lowest();
+            }
+        }
+    }
+
+    // A pass over all levels, as `pass` and `reading`; messages of this direction come from the ring.
+    template <bool forward, bool reading> __device__ __forceinline__ double quick(double *R, double *Q) const {
+        __shared__ double ring[RING ? W * SLOTS : 1];
+        double *to = reading ? R : forward ? F : B, sum = 0;
+        Step now(me, forward ? 0 : int(me.at.n_levels) - 1);
+        Step next = now.next<forward>(me), later = next.next<forward>(me);
+        Head head_now = head<forward>(now), head_next = head<forward>(next);
+        Body<reading> body;
+        fill<forward, reading>(now, head_now, body);
+        while (now.inside(me)) {
+            const Head head_later = head<forward>(later);
+            Body<reading> body_next;
+            fill<forward, reading>(next, head_next, body_next);
+            const Step latest = later.next<forward>(me);
+            if (head_now.i >= 0 && (forward ? head_now.item.after : head_now.item.before) >= 0) {
+                const double top = visit<forward, reading>(now, head_now, body, ring, to, Q);
+                if (!reading) sum += top;
+            }
+            if (next.level != now.level) __syncthreads();
+            now = next;
+            next = later;
+            later = latest;
+            head_now = head_next;
+            head_next = head_later;
+            body = body_next;
+        }
+        return sum;
+    }
+    template <bool forward, bool reading>
+    __device__ __forceinline__ double visit(const Step &step, const Head &head, const Body<reading> &body, double *ring,
+                                            double *to, double *Q) const {
+        const Item &item = head.item;
+        const int there = forward ? item.after : item.before, come = item.place >> (forward ? 8 : 16);
+        const int rank = item.rank(), first = head.i - rank * step.here.n;
+        const int slot = step.ring() + first - step.here.item;
+        double from[W], sent[W], top = lowest();
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            double G = body.u[x], own = 0, back = 0, swept = 0;
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++) {
+                double arrived = 0;
+                if (come >> c & 1 && (!reading || c == rank))
+                    arrived = RING ? ring[x * SLOTS + slot + c * step.here.n]
+                                   : to[(long long)x * S + first + c * step.here.n];
+                G += body.other[c][x] + (reading ? body.same[reading ? c : 0][x] : arrived);
+                if (c != rank) continue;
+                own = arrived;
+                back = body.other[c][x];
+                if (reading) swept = body.same[reading ? c : 0][x];
+            }
+            from[x] = G > lowest() ? head.rho * G - back : lowest();
+            if (reading && come >> rank & 1 && G > lowest()) from[x] += own - swept;
+        }
+#pragma unroll
+        for (int z = 0; z < W; z++) {
+            double score[W];
+#pragma unroll
+            for (int x = 0; x < W; x++) score[x] = from[x] + body.T[x][z];
+            sent[z] = power_sum<W>(score, eps * head.rho);
+            top = fmax(top, sent[z]);
+        }
+        const int n = forward ? item.card_after() : item.card_before();
+#pragma unroll
+        for (int z = 0; z < W; z++) {
+            if (!SAME && z >= n) continue;
+            const double message = sent[z] - or_zero(top);
+            to[(long long)z * S + there] = message;
+            if (RING) ring[z * SLOTS + (forward ? item.ring_after : item.ring_before)] = message;
+        }
+        if (reading)
+#pragma unroll
+            for (int x = 0; x < W; x++) Q[(long long)x * S + head.i] = from[x] - top;
+        return top;
     }
 
     // Weight of PS[eps] G in the bound: of the chains that begin at a variable, and what is left.
@@ -123,6 +245,10 @@ struct Sweeps {
 
     // Messages R from before, all chains exact, by a forward pass that leaves F and B as they are; Q: what was sent.
     __device__ __forceinline__ void reading(double *R, double *Q) const {
+        if constexpr (FEW) {
+            quick<true, true>(R, Q);
+            return;
+        }
         const int n_levels = int(me.at.n_levels);
         for (int level = 0; level < n_levels; level++) {
             each_item(level, [&](int i, const Item &item, const double *G, double rho, bool inside) {
@@ -155,8 +281,8 @@ struct Sweeps {
                 mine[x] = G[x] > lowest() ? rho * G[x] + (swept[x] - F[(long long)x * S + i]) : lowest();
             }
             softmax<W>(mine, eps * rho, mine);
-            const int k = me.card(item.variable), n = me.card(me.items[item.before].variable);
-            const double *table = me.in.tables + me.table[item.before];
+            const int k = item.card(), n = item.card_before();
+            const double *table = me.in.tables + me.table_before[i];
             long long step;
             double *to = me.pairs_of(item.before, step);
             for (int z = 0; z < n; z++) {
@@ -231,7 +357,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(const __grid_consta
     const double *B = me.of_items(in.backward, W);
     long long *states = in.states + me.at.number_at;
     for (int level = 0; level < int(me.at.n_levels); level++) {
-        for (int v = me.level_variable[level] + threadIdx.x; v < me.level_variable[level + 1]; v += THREADS) {
+        const Level here = me.levels[level];
+        for (int v = here.variable + threadIdx.x; v < here.variable + here.n; v += THREADS) {
             const Variable &mine = me.variables[v];
             double best = lowest();
             int state = 0;
@@ -242,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(const __grid_consta
                     if (item.before < 0) return;
                     const Variable &other = me.variables[me.items[item.before].variable];
                     const int z = int(states[other.number]);
-                    score += in.tables[me.table[item.before] +
+                    score += in.tables[me.table_before[i] +
                                        Instance::entry(item.second >> 1 & 1, x, mine.card, z, other.card)];
                 });
                 me.each_chain(v, level, [&](int i) {
@@ -268,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     double sum = 0;
     for (int v = threadIdx.x; v < me.n_vars; v += THREADS) {
         const Variable &mine = me.variables[v];
-        const double eps = in.hidden[me.at.number_at + mine.number] ? eps_h : eps_y;
+        const double eps = in.hidden[me.at.vars_at + v] ? eps_h : eps_y;
         for (int x = mine.states_at; x < mine.states_at + mine.card; x++)
             if (q[x] > 0) sum += q[x] * (unary[x] - eps * log(q[x]));
     }

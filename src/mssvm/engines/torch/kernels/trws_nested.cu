@@ -29,8 +29,9 @@ struct Nested {
           N(instance.n_vars) {}
 
     __device__ __forceinline__ bool is_hidden(int v) const {
-        return me.in.hidden[me.at.number_at + me.variables[v].number];
+        return me.in.hidden[me.at.vars_at + v];
     }
+    __device__ __forceinline__ int role(int i) const { return me.in.roles[me.at.items_at + i]; }
     __device__ __forceinline__ double left(int v) const { return me.in.left[me.at.variables + v]; }
     __device__ __forceinline__ double score(int v, int x) const { return me.scores[(long long)x * N + v]; }
     __device__ __forceinline__ double *row(double *messages, int r, int i) const {
@@ -190,8 +191,8 @@ struct Nested {
 
     // The first step of a level.
     __device__ __forceinline__ void balance(int level) const {
-        const int n = me.level_variable[level + 1] - me.level_variable[level];
-        const int begin = me.level_item[level], end = me.level_item[level + 1];
+        const Level here = me.levels[level];
+        const int n = here.n, begin = here.item, end = begin + n * here.chains;
         const bool moves = eps_y > 0 && eps_h > 0;
         for (int i = begin + threadIdx.x; i < end; i += THREADS) {
             const Item item = me.items[i];
@@ -238,10 +239,9 @@ struct Nested {
     template <bool forward> __device__ __forceinline__ double send(int i, const Item &item, bool hidden, double rho,
                                                                    double *kept) const {
         const int there = forward ? item.after : item.before, behind = forward ? item.before : item.after;
-        const int other = me.items[there].variable;
-        const int k = me.card(item.variable), n = me.card(other);
-        const bool opens = is_hidden(other), second = item.second >> (forward ? 0 : 1) & 1;
-        const double *table = me.in.tables + me.table[forward ? i : there];
+        const int k = item.card(), n = forward ? item.card_after() : item.card_before();
+        const bool opens = role(i) >> (forward ? 2 : 1) & 1, second = item.second >> (forward ? 0 : 1) & 1;
+        const double *table = me.in.tables + (forward ? me.table[i] : me.table_before[i]);
         double *from_messages = forward ? F : B, *to = forward ? F : B;
         const int m = hidden && behind >= 0 ? W : 1;  // rows of the sender
         const double tau_h = eps_h * rho, tau_y = eps_y * rho;
@@ -318,7 +318,8 @@ struct Nested {
         for (int step = 0; step < n_levels; step++) {
             const int level = forward ? step : n_levels - 1 - step;
             if (update) balance(level);
-            for (int i = me.level_item[level] + threadIdx.x; i < me.level_item[level + 1]; i += THREADS) {
+            const Level here = me.levels[level];
+            for (int i = here.item + threadIdx.x; i < here.item + here.n * here.chains; i += THREADS) {
                 const Item item = me.items[i];
                 if (item.before < 0 && item.after < 0) continue;
                 const double rho = me.rho[i];
@@ -379,14 +380,13 @@ struct Nested {
     }
     __device__ __forceinline__ void pairs(int i, const Item &item, bool hidden, const double *mu,
                                           const double (*joint)[W], double *Q) const {
-        const int p = item.before, other = me.items[p].variable;
-        const int k = me.card(item.variable), n = me.card(other);
+        const int p = item.before, k = item.card(), n = item.card_before();
         const bool second = item.second >> 1 & 1;
         const double rho = me.rho[i], tau_y = eps_y * rho, tau_h = eps_h * rho;
-        const double *table = me.in.tables + me.table[p];
+        const double *table = me.in.tables + me.table_before[i];
         long long step;
         double *to = me.pairs_of(p, step);
-        const bool inner = is_hidden(other);
+        const bool inner = role(i) >> 1 & 1;
 #pragma unroll
         for (int x = 0; x < W; x++) {
             if (!SAME && x >= k) continue;
