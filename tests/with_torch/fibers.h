@@ -55,6 +55,17 @@ static void __syncthreads() {
   swapcontext(&me.context, &scheduler);
 }
 
+static int votes;
+static int __syncthreads_or(int vote) {
+  if (vote) votes = 1;
+  __syncthreads();
+  const int found = votes;
+  __syncthreads();
+  votes = 0;
+  __syncthreads();
+  return found;
+}
+
 template <class T> static T from(unsigned mask, T x, int source) {
   if (!(mask >> source % 32 & 1)) { fprintf(stderr, "lane %d is not among those that are read\n", source % 32); abort(); }
   memcpy(&slots[current], &x, sizeof(T)); meet(mask);

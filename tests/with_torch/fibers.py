@@ -22,6 +22,8 @@ from mssvm.engines.torch.nvrtc import CudaKernel, source_text
 SHARED = "extern __shared__ __align__(16) unsigned char raw[];"  # as much as a multiprocessor has
 
 
+# Otherwise all kernels of one name would have the shared memory of the first.
+HIDDEN = "-fvisibility=hidden"
 DEVICES = ["fibers", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -89,11 +91,14 @@ def _library(source: str, name: str, kind: str, numbers: str) -> ctypes.CDLL:
     code += [f"static {p.removesuffix(n)}given_{n};" for p, n in zip(declared, names, strict=True)]
     code += [f"static void call() {{ {name}({', '.join('given_' + n for n in names)}); }}"]
     copies = [f"memcpy((void*)&given_{n}, arguments[{k}], sizeof(given_{n}));" for k, n in enumerate(names)]
-    code += ['extern "C" void run(int blocks, int threads, void** arguments) {', *copies]
+    code += [
+        'extern "C" __attribute__((visibility("default"))) void run(int blocks, int threads, void** arguments) {',
+        *copies,
+    ]
     code += ["body = call; launch(blocks, threads); }"]
     with tempfile.TemporaryDirectory() as place:
         built = Path(place) / "kernel.so"
-        flags = ("-x", "c++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off")
+        flags = ("-x", "c++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off", HIDDEN)
         command = [str(compiler()), *flags, "-o", str(built), "-"]
         subprocess.run(command, input="\n".join(code), text=True, check=True)
         return ctypes.CDLL(str(built))

@@ -79,8 +79,8 @@ def graph_items(graph: Topology) -> GraphItems:
     of_level = np.repeat(np.arange(len(in_level)), in_level * width)
     inside = ranks(offsets(in_level * width))
     items[:, 2] = level_variable[of_level] + inside % np.maximum(in_level[of_level], 1)
-    number = inside // np.maximum(in_level[of_level], 1)
-    items[:, 5] = number
+    at_variable = inside // np.maximum(in_level[of_level], 1)
+    items[:, 5] = at_variable
     items[at[one], 1] = at[two]
     items[at[two], 0] = at[one]
     starts_high = ends[:, 0] == high
@@ -94,8 +94,8 @@ def graph_items(graph: Topology) -> GraphItems:
     card_of = np.append(cards[order][items[:, 2]], 0)
     items[:, 4] = card_of[:-1] + (card_of[items[:, 0]] << 8) + (card_of[items[:, 1]] << 16)
     for column, shift in ((0, 8), (1, 16)):
-        has = (items[:, column] >= 0) & (number < 8)
-        mask = np.bincount(items[has, 2], weights=2.0 ** number[has], minlength=n).astype(np.int64)
+        has = (items[:, column] >= 0) & (at_variable < 8)
+        mask = np.bincount(items[has, 2], weights=2.0 ** at_variable[has], minlength=n).astype(np.int64)
         items[:, 5] |= mask[items[:, 2]] << shift
     span = int((cover.level[high] - cover.level[low]).max(initial=0))
     levels = np.stack([level_variable[:-1], level_item[:-1], in_level, width], axis=1)

@@ -30,7 +30,7 @@ MOST_NESTED = 8  # at two temperatures, where the work of a variable grows with 
 PADDING = 4  # numbers of states may differ so much that messages take this many times the memory that they need
 FEW_STATES = 4  # and chains, of which a thread keeps all numbers in registers
 FEW_CHAINS = 4
-SHARED = 36 << 10  # bytes of shared memory for messages on their way
+SHARED = 28 << 10  # bytes of shared memory for messages on their way
 MOST_NUMBERS = 1 << 31  # of one instance
 
 

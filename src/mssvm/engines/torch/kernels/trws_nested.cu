@@ -66,11 +66,18 @@ struct Nested {
             if (!(score(v, x) > lowest())) out[x] = lowest();
     }
 
-    // Z(a, b) of an item of a hidden variable with m and n rows, into `total`, and p(x | a, b) into `given`.
-    __device__ __forceinline__ void condition(int i, int v, double rho, int m, int n, double *total,
-                                              double (*given)[W]) const {
-        double own[W];
-        take_own(i, v, rho, own);
+    // The first `count` rows of a message.
+    __device__ __forceinline__ void take_rows(double *messages, int i, int count, double (*out)[W]) const {
+#pragma unroll
+        for (int r = 0; r < W; r++)
+#pragma unroll
+            for (int x = 0; x < W; x++) out[r][x] = r < count ? row(messages, r, i)[(long long)x * S] : 0.0;
+    }
+
+    // Z(a, b) of a hidden variable with scores `own` and m and n rows around it, into `total`, and p(x | a, b) into
+    // `given`.
+    __device__ __forceinline__ void condition(const double *own, const double (*before)[W], const double (*after)[W],
+                                              int m, int n, double rho, double *total, double (*given)[W]) const {
 #pragma unroll
         for (int r = 0; r < W; r++)
 #pragma unroll
@@ -78,10 +85,9 @@ struct Nested {
                 const int at = r * W + q;
                 total[at] = lowest();
                 if (r >= m || q >= n) continue;
-                const double *before = row(F, r, i), *after = row(B, q, i);
                 double sum[W];
 #pragma unroll
-                for (int x = 0; x < W; x++) sum[x] = own[x] + before[(long long)x * S] + after[(long long)x * S];
+                for (int x = 0; x < W; x++) sum[x] = own[x] + before[r][x] + after[q][x];
                 total[at] = close(sum, eps_h * rho, given[at]);
             }
     }
@@ -112,9 +118,18 @@ struct Nested {
             softmax<W>(v, eps_y * rho, mu);
             return;
         }
+        double own[W], before[W][W], after[W][W];
         const int m = item.before >= 0 ? W : 1, n = item.after >= 0 ? W : 1;
+        take_own(i, item.variable, rho, own);
+        take_rows(F, i, m, before);
+        take_rows(B, i, n, after);
+        share(own, before, after, m, n, rho, mu, joint);
+    }
+    // Those of a hidden variable.
+    __device__ __forceinline__ void share(const double *own, const double (*before)[W], const double (*after)[W], int m,
+                                          int n, double rho, double *mu, double (*joint)[W]) const {
         double total[W * W], given[W * W][W];
-        condition(i, item.variable, rho, m, n, total, given);
+        condition(own, before, after, m, n, rho, total, given);
         softmax<W * W>(total, eps_y * rho, total);
 #pragma unroll
         for (int x = 0; x < W; x++) mu[x] = 0;
@@ -235,49 +250,39 @@ struct Nested {
         for (int x = 0; x < W; x++) shifts[(long long)x * S + i] += step * (mean[x] - logs[(long long)x * S + i]);
     }
 
-    // Sends the message of an item; returns its normaliser. With `kept` the sender's rows are written there.
-    template <bool forward> __device__ __forceinline__ double send(int i, const Item &item, bool hidden, double rho,
-                                                                   double *kept) const {
-        const int there = forward ? item.after : item.before, behind = forward ? item.before : item.after;
-        const int k = item.card(), n = forward ? item.card_after() : item.card_before();
-        const bool opens = role(i) >> (forward ? 2 : 1) & 1, second = item.second >> (forward ? 0 : 1) & 1;
-        const double *table = me.in.tables + (forward ? me.table[i] : me.table_before[i]);
-        double *from_messages = forward ? F : B, *to = forward ? F : B;
-        const int m = hidden && behind >= 0 ? W : 1;  // rows of the sender
+    // The message of an item with scores `own` and m rows from behind, into `sent`: rows by rows to a hidden variable
+    // (`opens`), one row to an output. Adds the message from behind to `own` if the sender is an output; returns the
+    // largest entry.
+    __device__ __forceinline__ double message(bool hidden, bool opens, int m, double rho, double *own,
+                                              const double (*behind)[W], const double (*T)[W],
+                                              double (*sent)[W]) const {
         const double tau_h = eps_h * rho, tau_y = eps_y * rho;
-        double own[W], sent[W][W], top = lowest();  // [row][z]; to an output: [0][z]
-        take_own(i, item.variable, rho, own);
+        double top = lowest();
         if (!hidden) {
 #pragma unroll
-            for (int x = 0; x < W; x++) own[x] += from_messages[(long long)x * S + i];
+            for (int x = 0; x < W; x++) own[x] += behind[0][x];
 #pragma unroll
             for (int z = 0; z < W; z++) {
                 double v[W];
 #pragma unroll
                 for (int x = 0; x < W; x++) {
-                    const bool has = SAME || (x < k && z < n);
-                    v[x] = has ? own[x] + table[Instance::entry(second, x, k, z, n)] : lowest();
+                    v[x] = own[x] + T[x][z];
                     if (opens) sent[x][z] = v[x];
                 }
                 if (!opens) sent[0][z] = power_sum<W>(v, tau_y);
             }
         } else {
 #pragma unroll
-            for (int r = 0; r < W; r++) {
-                const double *m_r = row(from_messages, r, i);
+            for (int r = 0; r < W; r++)
 #pragma unroll
                 for (int z = 0; z < W; z++) {
                     sent[r][z] = lowest();
                     if (r >= m) continue;
                     double v[W];
 #pragma unroll
-                    for (int x = 0; x < W; x++) {
-                        const bool has = SAME || (x < k && z < n);
-                        v[x] = has ? own[x] + m_r[(long long)x * S] + table[Instance::entry(second, x, k, z, n)] : lowest();
-                    }
+                    for (int x = 0; x < W; x++) v[x] = own[x] + behind[r][x] + T[x][z];
                     sent[r][z] = power_sum<W>(v, tau_h);
                 }
-            }
             if (!opens)
 #pragma unroll
                 for (int z = 0; z < W; z++) {
@@ -292,27 +297,232 @@ struct Nested {
 #pragma unroll
             for (int z = 0; z < W; z++)
                 if (opens || r == 0) top = fmax(top, sent[r][z]);
+        return top;
+    }
+    // Writes a message less its normaliser; with `kept` also what the sender had. `ring`: null or shared memory.
+    template <bool forward> __device__ __forceinline__ void deliver(int i, const Item &item, bool hidden, bool opens, int m,
+                                                                    const double *own, const double (*behind)[W],
+                                                                    const double (*sent)[W], double top, double *kept,
+                                                                    double *ring) const {
         const double low = or_zero(top);
-        if (kept) {  // before the message is overwritten: in the reading pass, F is both read and written
+        const int there = forward ? item.after : item.before, slot = forward ? item.ring_after : item.ring_before;
+        const int n = forward ? item.card_after() : item.card_before();
+        if (kept) {
 #pragma unroll
             for (int r = 0; r < W; r++)
 #pragma unroll
                 for (int x = 0; x < W; x++) {
                     double v = own[x] - low;
-                    if (hidden) v = r < m ? v + row(from_messages, r, i)[(long long)x * S] : lowest();
+                    if (hidden) v = r < m ? v + behind[r][x] : lowest();
                     if (hidden || r == 0) row(kept, r, i)[(long long)x * S] = v;
                 }
         }
+        double *to = forward ? F : B;
 #pragma unroll
         for (int r = 0; r < W; r++)
 #pragma unroll
-            for (int z = 0; z < W; z++)
-                if ((opens || r == 0) && (SAME || z < n)) row(to, r, there)[(long long)z * S] = sent[r][z] - low;
+            for (int z = 0; z < W; z++) {
+                if ((!opens && r > 0) || (!SAME && z >= n)) continue;
+                row(to, r, there)[(long long)z * S] = sent[r][z] - low;
+                if (ring) ring[(r * W + z) * SLOTS + slot] = sent[r][z] - low;
+            }
+    }
+    template <bool forward>
+    __device__ __forceinline__ void take_table(const Item &item, int at, double (*T)[W]) const {
+        const int k = item.card(), n = forward ? item.card_after() : item.card_before();
+        const bool second = item.second >> (forward ? 0 : 1) & 1;
+#pragma unroll
+        for (int x = 0; x < W; x++)
+#pragma unroll
+            for (int z = 0; z < W; z++) {
+                const bool has = SAME || (x < k && z < n);
+                T[x][z] = has ? me.in.tables[at + Instance::entry(second, x, k, z, n)] : lowest();
+            }
+    }
+
+    // Sends the message of an item; returns its normaliser.
+    template <bool forward> __device__ __forceinline__ double send(int i, const Item &item, bool hidden, double rho,
+                                                                   double *kept) const {
+        const bool opens = role(i) >> (forward ? 2 : 1) & 1;
+        const int m = hidden && (forward ? item.before : item.after) >= 0 ? W : 1;  // rows of the sender
+        double own[W], behind[W][W], T[W][W], sent[W][W];
+        take_own(i, item.variable, rho, own);
+        take_rows(forward ? F : B, i, m, behind);
+        take_table<forward>(item, forward ? me.table[i] : me.table_before[i], T);
+        const double top = message(hidden, opens, m, rho, own, behind, T, sent);
+        deliver<forward>(i, item, hidden, opens, m, own, behind, sent, top, kept, nullptr);
         return top;
+    }
+
+    // What a thread needs for one item, loaded before the level before it has ended: first where its numbers are, then
+    // the numbers.
+    struct Head {
+        int i, table, role;
+        Item item;
+        double rho;
+    };
+    struct Body {
+        double u[W], d[W], other[W][W], T[W][W], left;
+    };
+    template <bool forward> __device__ __forceinline__ Head head(const Step &step) const {
+        Head found;
+        found.i = step.item(me);
+        if (found.i < 0) return found;
+        found.item = me.items[found.i];
+        found.rho = me.rho[found.i];
+        found.role = role(found.i);
+        found.table = forward ? me.table[found.i] : me.table_before[found.i];
+        if (found.item.before < 0 && found.item.after < 0) found.i = -1;
+        return found;
+    }
+    template <bool forward> __device__ __forceinline__ void fill(const Head &head, Body &body) const {
+        if (head.i < 0) return;
+        const Item &item = head.item;
+        const bool rows = head.role & 1 && (forward ? item.after : item.before) >= 0;
+        body.left = left(item.variable);
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            body.u[x] = score(item.variable, x);
+            body.d[x] = shifts[(long long)x * S + head.i];
+        }
+        take_rows(forward ? B : F, head.i, rows ? W : 1, body.other);
+        if ((forward ? item.after : item.before) >= 0) take_table<forward>(item, head.table, body.T);
+    }
+
+    // A pass as below, for levels of up to THREADS items: in both steps a thread has the same item, and the chains of a
+    // variable tell each other what they want in shared memory.
+    template <bool forward> __device__ __forceinline__ double quick(bool update, double *kept) const {
+        constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
+        __shared__ double ring[RING ? W * W * SLOTS : 1], wanted[W * ROOM], spared[W * ROOM];
+        double sum = 0;
+        Step now(me, forward ? 0 : int(me.at.n_levels) - 1);
+        Step next = now.next<forward>(me), later = next.next<forward>(me);
+        Head head_now = head<forward>(now), head_next = head<forward>(next);
+        Body body;
+        fill<forward>(head_now, body);
+        while (now.inside(me)) {
+            const Head head_later = head<forward>(later);
+            Body body_next;
+            fill<forward>(head_next, body_next);
+            const Step latest = later.next<forward>(me);
+            const int i = head_now.i;
+            const Item &item = head_now.item;
+            const bool hidden = i >= 0 && head_now.role & 1;
+            const int come = i < 0 ? -1 : forward ? item.before : item.after;
+            const int m = hidden && come >= 0 ? W : 1;
+            double same[W][W], mine[W];
+            if (i >= 0) {
+                const int slot = now.ring() + i - now.here.item;
+#pragma unroll
+                for (int r = 0; r < W; r++)
+#pragma unroll
+                    for (int x = 0; x < W; x++)
+                        same[r][x] = come >= 0 && r < m ? ring[(r * W + x) * SLOTS + slot] : 0.0;
+            }
+            if (update) {
+                const bool stuck = i >= 0 && want<forward>(now, head_now, body, same, m, mine, wanted, spared);
+                if (__syncthreads_or(stuck)) {
+                    if (i >= 0 && !hidden && item.rank() == 0) balance_output(item.variable, now.level);
+                    __syncthreads();
+                    if (i >= 0 && !hidden) {
+#pragma unroll
+                        for (int x = 0; x < W; x++) {
+                            body.u[x] = score(item.variable, x);
+                            body.d[x] = shifts[(long long)x * S + i];
+                        }
+                    } else if (hidden) {
+                        agree(now, head_now, body, mine, wanted, spared);
+                    }
+                } else if (i >= 0) {
+                    agree(now, head_now, body, mine, wanted, spared);
+                }
+            }
+            if (i >= 0 && (forward ? item.after : item.before) >= 0) {
+                const bool opens = head_now.role >> (forward ? 2 : 1) & 1;
+                double own[W], sent[W][W];
+#pragma unroll
+                for (int x = 0; x < W; x++)
+                    own[x] = body.u[x] > lowest() ? head_now.rho * body.u[x] + body.d[x] : lowest();
+                const double top = message(hidden, opens, m, head_now.rho, own, same, body.T, sent);
+                deliver<forward>(i, item, hidden, opens, m, own, same, sent, top, kept, ring);
+                sum += top;
+            }
+            __syncthreads();
+            now = next;
+            next = later;
+            later = latest;
+            head_now = head_next;
+            head_next = head_later;
+            body = body_next;
+        }
+        return sum;
+    }
+    // The first step: an output wants the scores that its chain has for it, less the shift; a hidden variable the weighted
+    // logarithms of its marginals (`mine`: of an output the scores, else the logarithms). True if a state is impossible
+    // in this chain alone.
+    template <bool forward>
+    __device__ __forceinline__ bool want(const Step &step, const Head &head, const Body &body, const double (*same)[W],
+                                         int m, double *mine, double *wanted, double *spared) const {
+        constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
+        const int local = head.i - step.here.item;
+        const Item &item = head.item;
+        double own[W];
+#pragma unroll
+        for (int x = 0; x < W; x++) own[x] = body.u[x] > lowest() ? head.rho * body.u[x] + body.d[x] : lowest();
+        bool stuck = false;
+        if (!(head.role & 1)) {
+#pragma unroll
+            for (int x = 0; x < W; x++) {
+                mine[x] = own[x] + same[0][x] + body.other[0][x];
+                wanted[x * ROOM + local] = mine[x] - body.d[x];
+                stuck = stuck || (!(mine[x] > lowest()) && body.u[x] > lowest());
+            }
+            return stuck;
+        }
+        const int n = (forward ? item.after : item.before) >= 0 ? W : 1;
+        double joint[W][W];
+        if (forward) share(own, same, body.other, m, n, head.rho, mine, joint);
+        else share(own, body.other, same, n, m, head.rho, mine, joint);
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            mine[x] = log(fmax(mine[x], LEAST));
+            wanted[x * ROOM + local] = head.rho * mine[x];
+        }
+        if (body.left > 0 && item.rank() == 0) {
+            double free[W];
+            spare(item.variable, step.level, free);
+            softmax<W>(free, body.left * eps_h, free);
+#pragma unroll
+            for (int x = 0; x < W; x++) spared[x * ROOM + local] = body.left * log(fmax(free[x], LEAST));
+        }
+        return false;
+    }
+    // The second step: the shifts of an item move to what all chains of the variable want.
+    __device__ __forceinline__ void agree(const Step &step, const Head &head, Body &body, const double *mine,
+                                          const double *wanted, const double *spared) const {
+        constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
+        const Item &item = head.item;
+        const bool hidden = head.role & 1;
+        if (hidden && (!(eps_y > 0) || !(eps_h > 0))) return;
+        const int first = head.i - step.here.item - item.rank() * step.here.n;
+        const int chains = item.place >> 8 | item.place >> 16;
+        const double pace = hidden ? fmin(eps_y, eps_h) * head.rho : 1.0;
+#pragma unroll
+        for (int x = 0; x < W; x++) {
+            double mean = 0;
+            if (body.left > 0) mean = hidden ? spared[x * ROOM + first] : body.left * body.u[x];
+#pragma unroll
+            for (int c = 0; c < CHAINS; c++)
+                if (chains >> c & 1) mean += wanted[x * ROOM + first + c * step.here.n];
+            if (hidden) body.d[x] += pace * (mean - mine[x]);
+            else if (mean > lowest()) body.d[x] += head.rho * mean - mine[x];
+            shifts[(long long)x * S + head.i] = body.d[x];
+        }
     }
 
     // A pass over all levels; returns this thread's part of the sum of normalisers. `update` moves shifts.
     template <bool forward> __device__ __forceinline__ double pass(bool update, double *kept) const {
+        if constexpr (FEW && RING > 0 && SLOTS <= THREADS * RING) return quick<forward>(update, kept);
         double sum = 0;
         const int n_levels = int(me.at.n_levels);
         for (int step = 0; step < n_levels; step++) {
@@ -345,8 +555,10 @@ struct Nested {
                 scores(i, item.variable, rho, v);
                 sum += power_sum<W>(v, eps_y * rho);
             } else {
-                double total[W * W], given[W * W][W];
-                condition(i, item.variable, rho, 1, W, total, given);
+                double own[W], none[W][W] = {}, after[W][W], total[W * W], given[W * W][W];
+                take_own(i, item.variable, rho, own);
+                take_rows(B, i, W, after);
+                condition(own, none, after, 1, W, rho, total, given);
                 sum += power_sum<W>(total, eps_y * rho);
             }
         }
