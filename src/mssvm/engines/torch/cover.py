@@ -15,16 +15,18 @@ from mssvm.core.caches import cached_by_size
 from mssvm.core.topology import CACHED_PARTS, Batch, Topology, offsets, ranks, size_in_cache
 from mssvm.engines.native.chains import chain_cover
 
+WARP = 32
+
 
 @dataclass(frozen=True, eq=False)
 class GraphItems:
-    """The items of a topology. By level: its first variable, its first item, and the numbers of its variables and of places
-    for items at each (``levels``). ``span`` is the largest number of levels between neighbours.
+    """The items of a topology. By level: its first variable, its first item, and the numbers of its variables and of
+    places for items at each (``levels``). ``span`` is the largest number of levels between neighbours.
 
     By variable, in the order of levels: first state, number of states, level, number in the topology (``variables``),
     and the weight ``left`` beside its chains. By item: the items before and after it, its variable, and the flags,
-    numbers of states and places of ``Item`` (``items``), the weight ``rho`` of its chain, and the ``factor`` to the next
-    variable (-1: none).
+    numbers of states and places of ``Item`` (``items``), the weight ``rho`` of its chain, and the ``factor`` to the
+    next variable (-1: none).
     """
 
     levels: Ints
@@ -160,6 +162,7 @@ class BatchItems:
         vars_at = offsets(n_vars[kind])
         ring = 1 + max(g.span for g in graphs)
         busiest = max(int((g.levels[:, 2] * g.levels[:, 3]).max(initial=0)) for g in graphs)
+        busiest = -(-busiest // WARP) * WARP  # few sizes, as each is compiled once
         columns = (
             offsets(levels)[:-1][kind],
             levels[kind],

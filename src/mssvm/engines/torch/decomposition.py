@@ -163,7 +163,7 @@ class TorchChainPlan:
             SAME=int(same),
             LANES=self.lanes,
             THREADS=self.threads,
-            CHAINS=max(items.chains, 1),
+            CHAINS=2 if items.chains <= 2 else max(items.chains, FEW_CHAINS),
             FEW=int(few),
             RING=ring,
             SLOTS=ring * items.busiest,
