@@ -158,7 +158,7 @@ class BatchItems:
         items = [graphs[int(k)].items for k in kind]
         at = np.repeat(items_at[:-1], n_items[kind])
         before, after = (_around(items, at, column) for column in (0, 1))
-        groups = _Groups.of(batch, mu, items_at, kind, graphs, instances)
+        groups = _Groups.of(batch, mu, items_at, kind, graphs)
         vars_at = offsets(n_vars[kind])
         ring = 1 + max(g.span for g in graphs)
         busiest = max(int((g.levels[:, 2] * g.levels[:, 3]).max(initial=0)) for g in graphs)
@@ -215,26 +215,52 @@ class _Groups:
     mu: Ints
 
     @classmethod
-    def of(
-        cls, batch: Batch, mu: Ints, items_at: Ints, kind: Ints, graphs: list[GraphItems], instances: Ints
-    ) -> _Groups:
-        sends = np.flatnonzero(mu >= 0)
-        owner = np.repeat(np.arange(len(items_at) - 1), np.diff(items_at))[sends]
-        order = np.lexsort((sends, mu[sends], owner))
-        sends = sends[order]
-        owner = owner[order]
-        new = np.ones(len(sends), dtype=bool)
-        new[1:] = (mu[sends[1:]] != mu[sends[:-1]]) | (owner[1:] != owner[:-1])
-        begin = np.flatnonzero(new)
-        local = np.concatenate([np.zeros(0, dtype=np.int64), *(graphs[int(k)].factor for k in kind)])
-        factor = batch.factor_ptr[instances][owner[begin]] + local[sends[begin]]
+    def of(cls, batch: Batch, mu: Ints, items_at: Ints, kind: Ints, graphs: list[GraphItems]) -> _Groups:
+        """Instances of one topology mostly share their factors' sums in the same way, which is sorted once."""
+        known: dict[int, _Pattern] = {}
+        parts = []
+        for b, k in enumerate(kind.tolist()):
+            graph = graphs[k]
+            mine = mu[items_at[b] : items_at[b + 1]]
+            if k not in known or not known[k].fits(mine):
+                known[k] = _Pattern.of(mine, graph.factor)
+            parts.append((known[k], mine))
+        counts = np.array([len(pattern.begin) for pattern, _ in parts], dtype=np.int64)
+        n_items = offsets(np.array([len(pattern.items) for pattern, _ in parts], dtype=np.int64))
+        none = np.zeros(0, dtype=np.int64)
+        begin = [pattern.begin + first for (pattern, _), first in zip(parts, n_items.tolist(), strict=False)]
+        sums = np.concatenate([none, *(mine[pattern.items[pattern.begin]] for pattern, mine in parts)])
+        sizes = np.diff(np.append(batch.mu_at[batch.mu_first], batch.n_mu_entries))
         return cls(
-            offsets(np.bincount(owner[begin], minlength=len(items_at) - 1)),
-            np.append(begin, len(sends)),
-            sends - items_at[owner],
-            batch.table_sizes[factor],
-            mu[sends[begin]],
+            offsets(counts),
+            np.append(np.concatenate([none, *begin]), n_items[-1]),
+            np.concatenate([none, *(pattern.items for pattern, _ in parts)]),
+            sizes[np.searchsorted(batch.mu_at[batch.mu_first], sums)],
+            sums,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Pattern:
+    """The items of an instance with a factor, those with one sum together; where every group begins; and the distances
+    of their sums from the first one."""
+
+    items: Ints
+    begin: Ints
+    distance: Ints
+
+    @classmethod
+    def of(cls, mu: Ints, factor: Ints) -> _Pattern:
+        sends = np.flatnonzero(factor >= 0)
+        items = sends[np.argsort(mu[sends], kind="stable")]
+        new = np.ones(len(items), dtype=bool)
+        new[1:] = mu[items[1:]] != mu[items[:-1]]
+        return cls(items, np.flatnonzero(new), mu[items] - (mu[items[0]] if len(items) else 0))
+
+    def fits(self, mu: Ints) -> bool:
+        """Whether another instance of the same topology shares its sums in this way."""
+        found = mu[self.items]
+        return bool(np.array_equal(found - (found[0] if len(found) else 0), self.distance))
 
 
 def _numbers(batch: Batch, instances: Ints, kind: Ints, graphs: list[GraphItems]) -> Ints:
