@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Potentials
+from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology, factorize, offsets, spans
 
 PAIR = Topology((2, 3), ((0, 1),))
@@ -213,3 +213,15 @@ def test_the_first_wrong_scope_is_named():
         Topology((2, 2, 2), ((0, 1), (2, 0, 2), (0, 9)))
     with pytest.raises(InputError, match=r"factor 1 has scope \(0, 9\), but variables run from 0 to 2"):
         Topology.of_arrays(np.array([2, 2, 2]), [np.array([[0, 1], [0, 9]]), np.array([[1, 1]])])
+
+
+@pytest.mark.parametrize("cards", [(1,) * 7, (2,) * 7, (3,) * 7, (8,) * 7, (9,) * 7, (2, 4) * 4, (1, 2, 3)])
+def test_allowed_states_are_counted_one_by_one(cards: tuple[int, ...]) -> None:
+    batch = Batch.build([Topology(cards, ())] * 3)
+    rng = np.random.default_rng(len(cards) + cards[0])
+    for share in (0.5, 1.0):
+        query = Query(np.ones(batch.n_vars, dtype=bool), rng.random(batch.n_states) < share)
+        want = [int(query.allowed[a:b].sum()) for a, b in zip(batch.unary_ptr, batch.unary_ptr[1:], strict=False)]
+        found = query.n_allowed(batch)
+        assert found.dtype == np.int64
+        assert found.tolist() == want

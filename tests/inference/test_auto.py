@@ -86,3 +86,23 @@ def test_bad_input_is_refused_whichever_method_is_chosen():
     theta.unary[3] = np.nan
     with pytest.raises(InputError, match="NaN"):
         Auto(memory_limit=1 << 20)(batch, theta, query, 0.0, 1.0)
+
+
+def test_wide_graphs_are_measured_once_whatever_their_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too wide at one temperature is too wide at two, where every pattern of roles would be measured."""
+    batch, _, query = grids((12, 12), (12, 12), (12, 12))
+    plan = Auto(memory_limit=1 << 20, operations_limit=1e6).plan(batch)
+    measured: list[tuple[float, float]] = []
+    costs = type(plan.exact).costs
+
+    def counted(exact, query, eps_y, eps_h, *marginals):
+        measured.append((eps_y, eps_h))
+        return costs(exact, query, eps_y, eps_h, *marginals)
+
+    monkeypatch.setattr(type(plan.exact), "costs", counted)
+    assert not plan.fits(query, 0.0, 1.0).any()
+    assert measured == [(1.0, 1.0)]
+    some, _, query = grids((2, 2), (12, 12))
+    measured.clear()
+    assert Auto(memory_limit=1 << 20, operations_limit=1e6).plan(some).fits(query, 0.0, 1.0).tolist() == [True, False]
+    assert measured == [(1.0, 1.0), (0.0, 1.0)]

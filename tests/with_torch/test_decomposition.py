@@ -251,3 +251,16 @@ def test_on_a_cpu_without_kernels_the_native_chains_run(engine: TorchEngine) -> 
     found = Decompose().plan(batch, engine).bind(draw.query, 1.0, 1.0)(draw.theta)
     np.testing.assert_allclose(found.value, want.value, rtol=1e-12)
     np.testing.assert_allclose(found.mu.tables, want.mu.tables, atol=1e-12)
+
+
+def test_two_temperatures_with_many_states_run_on_the_host(device: str) -> None:
+    rng = np.random.default_rng(2)
+    batch = Batch.build([grid(2, 3, (9,) * 6, eight=False)] * 2)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query(np.arange(batch.n_vars) % 2 == 0, np.ones(batch.n_states, dtype=bool))
+    want = Decompose().plan(batch, NATIVE).bind(query, 0.5, 1.0)(theta)
+    found = Decompose().plan(batch, TorchEngine(device)).bind(query, 0.5, 1.0)(theta)
+    np.testing.assert_allclose(found.value, want.value, rtol=1e-12)
+    np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-12)
+    np.testing.assert_allclose(found.mu.tables, want.mu.tables, atol=1e-12)
+    np.testing.assert_allclose(found.status.lower, want.status.lower, rtol=1e-12)
