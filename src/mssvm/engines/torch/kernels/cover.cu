@@ -145,7 +145,6 @@ struct Instance {
         rho = in.rho + at.items;
         scores = in.scores + at.vars_at * W;
     }
-    __device__ __forceinline__ int card(int variable) const { return SAME ? W : variables[variable].card; }
     // Numbers of this instance's items, `each` of them for an item.
     __device__ __forceinline__ double *of_items(double *all, int each) const { return all + at.items_at * each; }
 
