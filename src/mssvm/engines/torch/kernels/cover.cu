@@ -1,29 +1,29 @@
 // The decomposition bound on a GPU, for both kernels of it (trws.cu, trws_nested.cu). There is one block per instance.
 // Compiled with W (the largest number of states), SAME (1: all variables have W states), LANES (threads that share a
-// message, a power of two), THREADS, CHAINS (the largest number of chains through a variable), FEW (1: states and chains
-// are so few that passes keep an item's numbers in registers), and RING and SLOTS.
+// message, a power of two), THREADS, CHAINS (the largest number of chains through a variable), FEW (1: states and
+// chains are so few that passes keep an item's numbers in registers), and RING and SLOTS.
 //
 // An item is one variable of one chain. Chains rise, so that the variables of one level are not neighbours: the block
 // visits levels in order, with a barrier between them, and the threads share the items of a level. Items of a level are
-// ordered by their number at the variable, then by variable: items i, i + n, i + 2 n, ... of a level of n variables belong
-// to one variable. Places that a variable does not need have no neighbours and messages of zero.
+// ordered by their number at the variable, then by variable: items i, i + n, i + 2 n, ... of a level of n variables
+// belong to one variable. Places that a variable does not need have no neighbours and messages of zero.
 //
-// F(i, x) is the message to item i from the variable before it in its chain, B(i, x) the one from the variable after it.
-// Numbers of an item lie n_items apart, those of a variable n_vars apart, so that neighbouring threads read neighbouring
-// numbers. Scores of states that a variable does not have are -inf.
+// F(i, x) is the message to item i from the variable before it in its chain, B(i, x) the one from the variable after
+// it. Numbers of an item lie n_items apart, those of a variable n_vars apart, so that neighbouring threads read
+// neighbouring numbers. Scores of states that a variable does not have are -inf.
 constexpr unsigned int WARP = 0xffffffffu;
 
 //
-// A pass is a chain of short steps, each waiting for the last: with FEW, what does not depend on the level before is loaded
-// two levels ahead, and messages also go through shared memory, where the last RING levels have room for SLOTS / RING
-// items each. RING is larger than the number of levels that a factor spans; 0: there is not enough shared memory.
+// A pass is a chain of short steps, each waiting for the last: with FEW, what does not depend on the level before is
+// loaded two levels ahead, and messages also go through shared memory, where the last RING levels have room for SLOTS /
+// RING items each. RING is larger than the number of levels that a factor spans; 0: there is not enough shared memory.
 struct __align__(16) Item {
     int before, after;  // the items of the neighbours in the chain, -1: none
     int variable;
     int second;  // bit 0: the variable is the second one of the factor to `after`; bit 1: of the factor to `before`
     int cards;   // states of the variable, and shifted by 8 and by 16 of those before and after it
-    int place;   // number of the item at its variable; shifted by 8 and 16: which of the variable's items have a neighbour
-                 // before and after
+    int place;   // number of the item at its variable; shifted by 8 and 16: which of the variable's items have a
+                // neighbour before and after
     int ring_before, ring_after;  // where their messages are in shared memory
     __device__ __forceinline__ int card() const { return SAME ? W : cards & 255; }
     __device__ __forceinline__ int card_before() const { return SAME ? W : cards >> 8 & 255; }
@@ -51,9 +51,10 @@ struct Cover {
     const Variable *variables;
     const double *left;  // weight of a variable beside its chains
     const Item *items;
-    const double *rho;     // weight of the item's chain
-    const int *table, *table_before, *mu;  // by instance and item: of the factors to the next variable and the one before
-    const unsigned char *roles;            // by instance and item: bit 0: hidden; bits 1 and 2: so is the one before, after
+    const double *rho;  // weight of the item's chain
+    const int *table, *table_before,
+        *mu;                     // by instance and item: of the factors to the next variable and the one before
+    const unsigned char *roles;  // by instance and item: bit 0: hidden; bits 1 and 2: so is the one before, after
     // Items whose factors have one sum of marginals: by group where its items begin, its size and its sum.
     const long long *group_at;
     const int *group_items, *group_size, *group_mu;
@@ -213,12 +214,16 @@ struct Step {
         }
         return found;
     }
-    __device__ __forceinline__ bool inside(const Instance &me) const { return level >= 0 && level < int(me.at.n_levels); }
+    __device__ __forceinline__ bool inside(const Instance &me) const {
+        return level >= 0 && level < int(me.at.n_levels);
+    }
     // This thread's item, -1: none.
     __device__ __forceinline__ int item(const Instance &me) const {
         const int i = offset + int(threadIdx.x);
         return inside(me) && i < here.n * here.chains ? here.item + i : -1;
     }
     // Where the messages of the level are in shared memory.
-    __device__ __forceinline__ int ring() const { return RING ? level % (RING ? RING : 1) * (SLOTS / (RING ? RING : 1)) : 0; }
+    __device__ __forceinline__ int ring() const {
+        return RING ? level % (RING ? RING : 1) * (SLOTS / (RING ? RING : 1)) : 0;
+    }
 };

@@ -1,7 +1,7 @@
 // Sequential tree-reweighted messages on monotone chains: the decomposition bound at one temperature (maxima at 0).
 //
-// The recursion is that of the native engine (cpp/trws.hpp). With G the scores of a variable plus all messages to it, an
-// item of weight rho sends
+// The recursion is that of the native engine (cpp/trws.hpp). With G the scores of a variable plus all messages to it,
+// an item of weight rho sends
 //
 //     M(z) = PS[eps rho] over x of (rho G(x) - the message it has from there + theta(x, z))
 //
@@ -257,7 +257,8 @@ struct Sweeps {
 #pragma unroll
                 for (int x = 0; x < W; x++) {
                     from[x] = G[x] > lowest() ? rho * G[x] - B[(long long)x * S + i] : lowest();
-                    if (item.before >= 0 && from[x] > lowest()) from[x] += R[(long long)x * S + i] - F[(long long)x * S + i];
+                    if (item.before >= 0 && from[x] > lowest())
+                        from[x] += R[(long long)x * S + i] - F[(long long)x * S + i];
                 }
                 const double top = send<true>(i, item, active, rho, from, R);
                 if (active)
@@ -386,8 +387,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(const __grid_consta
     }
 }
 
-// E_q[theta] + H(q) at the temperatures of the variables' roles (`hidden`: at `eps_h`), q being independent variables with
-// the marginals of `mu_unary`: a lower bound on the power sum.
+// E_q[theta] + H(q) at the temperatures of the variables' roles (`hidden`: at `eps_h`), q being independent variables
+// with the marginals of `mu_unary`: a lower bound on the power sum.
 extern "C" __global__ void __launch_bounds__(THREADS)
     product(const __grid_constant__ Cover in, REAL eps_y, REAL eps_h) {
     const Instance me(in);

@@ -3,8 +3,8 @@
 // The recursion is that of the native engine (cpp/nested.hpp), in scores. A message to a hidden variable has a row for
 // every state of the last output before it (one row where there is none), a message to an output has one row.
 //
-// A level has two steps. First outputs are balanced, and hidden variables get the logarithms of their marginals in every
-// chain; then hidden variables are moved to the mean of these, and messages are sent.
+// A level has two steps. First outputs are balanced, and hidden variables get the logarithms of their marginals in
+// every chain; then hidden variables are moved to the mean of these, and messages are sent.
 #include "cover.cu"
 
 constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
@@ -28,9 +28,7 @@ struct Nested {
           S(instance.n_items),
           N(instance.n_vars) {}
 
-    __device__ __forceinline__ bool is_hidden(int v) const {
-        return me.in.hidden[me.at.vars_at + v];
-    }
+    __device__ __forceinline__ bool is_hidden(int v) const { return me.in.hidden[me.at.vars_at + v]; }
     __device__ __forceinline__ int role(int i) const { return me.in.roles[me.at.items_at + i]; }
     __device__ __forceinline__ double left(int v) const { return me.in.left[me.at.variables + v]; }
     __device__ __forceinline__ double score(int v, int x) const { return me.scores[(long long)x * N + v]; }
@@ -229,7 +227,8 @@ struct Nested {
                 softmax<W>(free, weight * eps_h, free);
             }
 #pragma unroll
-            for (int x = 0; x < W; x++) rest[(long long)x * N + v] = weight > 0 ? weight * log(fmax(free[x], LEAST)) : 0.0;
+            for (int x = 0; x < W; x++)
+                rest[(long long)x * N + v] = weight > 0 ? weight * log(fmax(free[x], LEAST)) : 0.0;
         }
         __syncthreads();
     }
@@ -300,8 +299,8 @@ struct Nested {
         return top;
     }
     // Writes a message less its normaliser; with `kept` also what the sender had. `ring`: null or shared memory.
-    template <bool forward> __device__ __forceinline__ void deliver(int i, const Item &item, bool hidden, bool opens, int m,
-                                                                    const double *own, const double (*behind)[W],
+    template <bool forward> __device__ __forceinline__ void deliver(int i, const Item &item, bool hidden, bool opens,
+                                                                    int m, const double *own, const double (*behind)[W],
                                                                     const double (*sent)[W], double top, double *kept,
                                                                     double *ring) const {
         const double low = or_zero(top);
@@ -457,9 +456,9 @@ struct Nested {
         }
         return sum;
     }
-    // The first step: an output wants the scores that its chain has for it, less the shift; a hidden variable the weighted
-    // logarithms of its marginals (`mine`: of an output the scores, else the logarithms). True if a state is impossible
-    // in this chain alone.
+    // The first step: an output wants the scores that its chain has for it, less the shift; a hidden variable the
+    // weighted logarithms of its marginals (`mine`: of an output the scores, else the logarithms). True if a state is
+    // impossible in this chain alone.
     template <bool forward>
     __device__ __forceinline__ bool want(const Step &step, const Head &head, const Body &body, const double (*same)[W],
                                          int m, double *mine, double *wanted, double *spared) const {
@@ -619,7 +618,8 @@ struct Nested {
 #pragma unroll
                     for (int z = 0; z < W; z++) {
                         const bool has = SAME || z < n;
-                        v[z] = has ? row(Q, r, p)[(long long)z * S] + table[Instance::entry(second, x, k, z, n)] : lowest();
+                        v[z] = has ? row(Q, r, p)[(long long)z * S] + table[Instance::entry(second, x, k, z, n)]
+                                   : lowest();
                     }
                     const double sum = close(v, tau_h, share);
                     const double weight = hidden ? joint[r][x] : ratio(sum, F[(long long)x * S + i], tau_y) * mu[x];
@@ -667,10 +667,10 @@ struct Nested {
     }
 };
 
-// Loads scores, brings messages from later variables up to date (unless they are `ready`), sweeps, and writes the bounds
-// before and after the last sweep; then marginals.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    nested(const __grid_constant__ Cover in, REAL eps_y, REAL eps_h, int load, int ready, int measure, int sweeps, int read) {
+// Loads scores, brings messages from later variables up to date (unless they are `ready`), sweeps, and writes the
+// bounds before and after the last sweep; then marginals.
+extern "C" __global__ void __launch_bounds__(THREADS) nested(const __grid_constant__ Cover in, REAL eps_y, REAL eps_h,
+                                                             int load, int ready, int measure, int sweeps, int read) {
     const Instance me(in);
     if (load) me.load();
     const Nested run(me, eps_y, eps_h);
