@@ -13,6 +13,16 @@ from mssvm.report import Claim, Figure, Section, Table, Text, line_chart
 NAME = "figure3"
 
 
+def tasks(protocol: Protocol) -> list[Params]:
+    """Every size, reading and scaling of C by the experiment's solver, then the further solvers."""
+    settings = protocol.settings(NAME)
+    further = settings["further"]
+    trials = range(protocol.n_trials(NAME))
+    common = {"size": settings["sizes"], "reading": settings["readings"]}
+    by_others = {"scaling": further.get("scalings", []), "solver": further.get("solvers", [])}
+    return over(NAME, "size", "reading", "scaling")(protocol) + cross(trial=trials, **common, **by_others)
+
+
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy of every member; model and test set of a trial are the same for every size."""
     settings = protocol.settings(NAME)
@@ -20,7 +30,7 @@ def run(protocol: Protocol, params: Params) -> Result:
     arena = protocol.arena(NAME, params, n_sites=settings["sites"], n_train=n, n_test=settings["n_test"])
     if params["scaling"] != "C":
         arena = replace(arena, C=20.0 * arena.C / n)
-    trained = protocol.train(NAME, arena, settings["solver"])
+    trained = protocol.train(NAME, arena, params.get("solver", settings["solver"]))
     return {"bayes": arena.bayes(), **{m: arena.report(fitted, "accuracy", "objective") for m, fitted in trained}}
 
 
@@ -83,4 +93,4 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     ]
 
 
-EXPERIMENT = Experiment(NAME, over(NAME, "size", "reading", "scaling"), run, section)
+EXPERIMENT = Experiment(NAME, tasks, run, section)

@@ -156,10 +156,11 @@ class Protocol:
     def fingerprint(self, name: str, params: Params) -> str:
         """A hash of all settings that can change this trial.
 
-        It leaves out the number of trials, lists of which one entry is the trial's own (``solvers`` if a trial has a
-        ``solver``), and pinned settings while they are those of the stored trials.
+        It leaves out which trials there are (their number, and ``further`` ones), lists of which one entry is the
+        trial's own (``solvers`` if a trial has a ``solver``), and pinned settings while they are those of the stored
+        trials.
         """
-        ignored = ("trials", "pins")
+        ignored = ("trials", "pins", "further")
         own = {k: v for k, v in self.settings(name).items() if k not in ignored and k.removesuffix("s") not in params}
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
         specs = self.tree["solvers"][params.get("graph", "chain")]

@@ -32,14 +32,28 @@ NAME = "start"
 def tasks(protocol: Protocol) -> list[Params]:
     """Trial by trial, so that a run cut short has as many of every cell; a trial's data are the same at all scales."""
     settings = protocol.settings(NAME)
+    further = settings["further"]
     common = {"reading": settings["readings"], "scale": settings["scales"]}
-    table2 = [
+    sigmas = {
+        "trial": range(protocol.n_trials(NAME, "sigma_h")),
+        "graph": ["chain"],
+        "sigma_h": settings["sigma_hs"],
+    }
+    out = [*_table2(protocol, settings["solvers"], common), *cross(**sigmas, **common)]
+    if further:
+        out += _table2(protocol, further["solvers"], common | {"reading": further["readings"]})
+        where = {"reading": further["sigma_readings"], "scale": further["sigma_scales"]}
+        out += cross(**sigmas, **where, solver=further["sigma_solvers"])
+    return out
+
+
+def _table2(protocol: Protocol, solvers: dict[str, list[str]], common: dict[str, Any]) -> list[Params]:
+    """Table 2 from several starts."""
+    return [
         task
-        for graph, solvers in settings["solvers"].items()
-        for task in cross(trial=range(protocol.n_trials(NAME, graph)), graph=[graph], solver=solvers, **common)
+        for graph, names in solvers.items()
+        for task in cross(trial=range(protocol.n_trials(NAME, graph)), graph=[graph], solver=names, **common)
     ]
-    sigmas = {"graph": ["chain"], "sigma_h": settings["sigma_hs"]}
-    return table2 + cross(trial=range(protocol.n_trials(NAME, "sigma_h")), **sigmas, **common)
 
 
 def run(protocol: Protocol, params: Params) -> Result:

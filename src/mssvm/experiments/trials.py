@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,11 +30,13 @@ Function = Callable[[Protocol, Params], Result]
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial."""
+    """A finished trial; ``when`` it ended (UTC) and by which ``version`` of the library. Older trials have neither."""
 
     params: Params
     result: Result
     seconds: float
+    when: str = ""
+    version: str = ""
 
 
 class Store:
@@ -59,7 +63,7 @@ class Store:
             os.truncate(self.path, self.path.stat().st_size - len(lines[-1]))
         records = [json.loads(line) for line in lines[:-1]]
         return {
-            key(r["params"]): Trial(r["params"], r["result"], r["seconds"])
+            key(r["params"]): Trial(r["params"], r["result"], r["seconds"], r.get("when", ""), r.get("version", ""))
             for r in records
             if r["fingerprint"] == self.fingerprint(r["params"])
         }
@@ -99,7 +103,7 @@ def run_trials(
         else:
             yield trial
     if jobs == 1:
-        trials: Iterable[Trial] = (_timed(function, protocol, params) for params in missing)
+        trials: Iterable[Trial] = (timed(function, protocol, params) for params in missing)
     else:
         trials = _pool(function, protocol, missing, jobs)
     for trial in trials:
@@ -110,7 +114,7 @@ def run_trials(
 def _pool(function: Function, protocol: Protocol, tasks: Sequence[Params], jobs: int) -> Iterator[Trial]:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         try:
-            running = {pool.submit(_timed, function, protocol, params) for params in tasks}
+            running = {pool.submit(timed, function, protocol, params) for params in tasks}
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
@@ -119,9 +123,11 @@ def _pool(function: Function, protocol: Protocol, tasks: Sequence[Params], jobs:
             raise
 
 
-def _timed(function: Function, protocol: Protocol, params: Params) -> Trial:
+def timed(function: Function, protocol: Protocol, params: Params) -> Trial:
+    """Run one trial."""
     began = monotonic()
     # One BLAS thread: processes share the cores already, and results must not depend on their number.
     with threadpool_limits(1):
         result = function(protocol, params)
-    return Trial(params, result, monotonic() - began)
+    seconds = monotonic() - began
+    return Trial(params, result, seconds, datetime.now(UTC).isoformat(timespec="seconds"), version("mssvm"))
