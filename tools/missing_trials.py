@@ -19,7 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -134,7 +134,9 @@ def run_wanted(protocol: Protocol, options: argparse.Namespace) -> None:
             spent += trial.seconds
     left = sum(1 for _ in tasks) + len(running)
     print(f"{n_done} trials in {monotonic() - began:.0f} s ({spent:.0f} s of trials); {left} not run", flush=True)
-    os._exit(0)  # trials that are still running would hold the command beyond its limit
+    for process in active_children():  # trials that are still running would hold the command beyond its limit
+        process.terminate()
+    os._exit(0)
 
 
 def merge(protocol: Protocol, folder: Path) -> None:

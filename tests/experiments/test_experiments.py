@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import astuple, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ from mssvm.core.errors import InputError
 from mssvm.engines.base import METHODS
 from mssvm.experiments import figure5, table1
 from mssvm.experiments.catalogue import EXPERIMENTS
-from mssvm.experiments.collect import Trials, claim, lead_over
+from mssvm.experiments.collect import Trials, claim, lead_over, z_score
 from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.reproduce import _ran, report_so_far
 from mssvm.experiments.segmentation import filtered_accuracy, noisy_images, picture
 from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool
-from mssvm.experiments.trials import Store, Trial, run_trials
+from mssvm.experiments.trials import Store, Trial, key, run_trials
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, Subgradient
@@ -37,7 +39,11 @@ def tiny_protocol() -> Protocol:
             spec |= {"iterations": 3} if "iterations" in spec else {}
             spec |= {"outer": 2, "inner": 2} if "inner" in spec else {}
             spec |= {"outer": 2, "passes": 5} if "passes" in spec else {}
-    tree["table1"]["quick"] |= {"trials": {"temperatures": 2, "tuned": 2}, "eps_y": [0.0, 1.0], "eps_h": [0.0, 1.0]}
+    tree["table1"]["quick"] |= {
+        "trials": {"temperatures": 2, "tuned": 2, "by C": 2},
+        "eps_y": [0.0, 1.0],
+        "eps_h": [0.0, 1.0],
+    }
     tree["approximation"]["quick"] |= {"effort": "fast"}
     tree["table2"]["quick"] |= {"trials": {"chain": 2, "grid": 2}}
     tree["figure2"]["quick"] |= {"steps": 20}
@@ -87,9 +93,29 @@ def test_a_line_cut_off_by_a_kill_is_run_again(tmp_path):
     path.write_bytes(whole[:-20])
     assert len(store(path).read()) == 2
     list(run_trials(count, TINY, tasks(3), store(path), 1, True))
-    strip = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in whole.splitlines()]
-    again = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()]
-    assert again == strip
+    assert [lasting(line) for line in path.read_text().splitlines()] == [lasting(line) for line in whole.splitlines()]
+
+
+def lasting(line: str | bytes) -> dict:
+    """What a trial's line has in common with those of its repetitions."""
+    return {k: v for k, v in json.loads(line).items() if k not in ("seconds", "when")}
+
+
+def test_trials_say_when_they_ran_and_by_which_version(tmp_path):
+    before = datetime.now(UTC).replace(microsecond=0)
+    (trial,) = run_trials(count, TINY, tasks(1), store(tmp_path / "t.jsonl"), 1, False)
+    assert before <= datetime.fromisoformat(trial.when) <= datetime.now(UTC) and trial.version == ms.__version__
+    (kept,) = store(tmp_path / "t.jsonl").read().values()
+    assert (kept.when, kept.version) == (trial.when, trial.version)
+
+
+def test_trials_from_before_dates_were_recorded_are_read(tmp_path):
+    path = tmp_path / "t.jsonl"
+    list(run_trials(count, TINY, tasks(1), store(path), 1, False))
+    older = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("when", "version")}
+    path.write_text(json.dumps(older) + "\n")
+    (trial,) = store(path).read().values()
+    assert (trial.when, trial.version) == ("", "") and _ran([trial])["undated"] == 1
 
 
 def test_without_resume_the_old_trials_are_set_aside_and_not_lost(tmp_path):
@@ -186,12 +212,23 @@ def test_a_claim_has_direction_size_and_readings():
     good = differences(1.0, 1.1, 0.9, 1.0, 1.2, label="a")
     bad = differences(-3.0, -3.1, -2.9, -3.0, -3.1, label="b")
     (found,) = claim(TINY, "1a", "x", "Table 9", {"A": [good], "B": [bad], "C": []}, paper=2.0)
-    assert (found.verdict, found.place) == ("by reading", "Table 9") and found.paper == "+2.00"
+    assert (found.verdict, found.place, found.unit) == ("by reading", "Table 9", "points")
+    assert found.paper.startswith("+2.00; z\u00a0-") and found.paper.count(",") == 1
+    assert claim(TINY, "1a", "x", "", {"A": [good]}, paper=2.0, paper_trials=0)[0].paper == "+2.00"
     assert [k for k, _ in found.groups] == ["A, pooled", "B, pooled"]
     assert [k for k, _ in found.evidence] == ["A: a", "B: b"] and found.cells == "1 as claimed, 1 opposite"
     assert found.effect.startswith("A +1.04 [") and "; B -3.02 [" in found.effect
     assert claim(TINY, "1", "x", "", {"A": [good]}, 1.0)[0].verdict == "as claimed"
     assert claim(TINY, "1", "x", "", {"A": []}) == []
+
+
+def test_the_papers_own_noise_is_that_of_its_trials():
+    """z is the difference of two means, of our trials and of the paper's fewer ones with the same spread."""
+    x = np.random.default_rng(4).normal(size=100)
+    printed = 0.3
+    ours = Estimate.of(x)
+    spread = x.std(ddof=1)
+    assert z_score(ours, printed, 20) == pytest.approx((x.mean() - printed) / np.sqrt(spread**2 / 100 + spread**2 / 20))
 
 
 def test_trials_pair_by_number_whatever_the_order_of_arrival():
@@ -227,6 +264,33 @@ def test_every_experiment_runs_and_reports_and_repeats_itself(name):
     section = experiment.section(protocol, Trials(made, protocol.confidence))
     assert section.name == name and section.items and (section.claims or name == "literal")
     assert all(c.verdict in list(Verdict) for c in section.claims)
+    for n in range(1, len(made)):  # a report of a run that was stopped
+        assert experiment.section(protocol, Trials(made[:n], protocol.confidence)).items
+
+
+@pytest.mark.slow
+def test_a_stopped_run_has_a_report_of_what_is_there(tmp_path):
+    protocol = tiny_protocol()
+    assert report_so_far(protocol, tmp_path, 0.0) == 0 and not (tmp_path / "report.html").exists()
+    for name, n in (("figure5", 1), ("start", 3)):
+        file = Store(tmp_path / f"{name}.jsonl", lambda params, name=name: protocol.fingerprint(name, params))
+        list(run_trials(EXPERIMENTS[name].run, protocol, EXPERIMENTS[name].tasks(protocol)[:n], file, 1, False))
+    assert report_so_far(protocol, tmp_path, 0.0) == 4
+    html = (tmp_path / "report.html").read_text()
+    assert 'id="figure5"' in html and 'id="start"' in html and 'id="table2"' not in html
+    assert json.loads((tmp_path / "results.json").read_text())["experiments"]["start"]["ran"]["undated"] == 0
+
+
+def test_further_trials_are_of_the_same_settings_and_cells_of_their_own():
+    """Solvers and readings that were added later leave older trials valid and lie in no older cell."""
+    protocol = Protocol.load()
+    without = Protocol(json.loads(json.dumps(protocol.tree)))
+    for name in ("start", "figure3"):
+        without.tree[name]["further"] = {}
+        older = EXPERIMENTS[name].tasks(without)
+        wanted = EXPERIMENTS[name].tasks(protocol)
+        assert wanted[: len(older)] == older and len({key(p) for p in wanted}) == len(wanted) > len(older)
+        assert without.fingerprint(name, older[0]) == protocol.fingerprint(name, older[0])
 
 
 def test_members_of_a_trial_share_data_and_start():

@@ -15,6 +15,7 @@ from mssvm.report import (
     Text,
     heat_map,
     label_picture,
+    legend,
     line_chart,
     page,
     scalar_picture,
@@ -38,10 +39,15 @@ def drawings() -> list[str]:
 
 
 def whole() -> str:
-    items = [Text(EVIL), Table(EVIL, ["a", "b"], [[EVIL, "1"]], EVIL), Figure(EVIL, drawings(), EVIL)]
+    items = [
+        Text(EVIL),
+        Table(EVIL, ["a", "b"], [[EVIL, "1"]], EVIL),
+        Figure(EVIL, drawings(), EVIL, key=legend([EVIL])),
+    ]
     evil = Claim("10a", EVIL, EVIL, "undecided", EVIL, EVIL, EVIL, [(EVIL, EVIL)], [(EVIL, EVIL)])
     claims = [evil, Claim("2", "first", "Table 1", "as claimed", "+1.00", "", "", [], [])]
-    return page(EVIL, EVIL, [(EVIL, EVIL)], [Section("one", EVIL, items, claims)])
+    settings = [Table(EVIL, [EVIL], [[EVIL]])]
+    return page(EVIL, EVIL, [(EVIL, EVIL)], [Section("one", EVIL, items, claims)], settings)
 
 
 def test_user_text_is_escaped_and_nothing_is_loaded():
@@ -78,6 +84,25 @@ def test_a_point_lies_where_its_value_says():
     x, y = np.array([[float(v) for v in p.split(",")] for p in points]).T
     assert np.allclose(np.diff(x), np.diff(x)[0], atol=0.11) and np.allclose(np.diff(y), np.diff(y)[0], atol=0.11)
     assert x[0] < x[-1] and y[0] > y[-1]
+
+
+def test_an_axis_from_a_later_point_shows_what_curves_do_there():
+    """The first value, 100, is off the axis; the line enters at its top, between the first and the second mark."""
+    series = Series("s", [0.0, 1.0, 2.0, 3.0], [100.0, 6.0, 5.0, 7.0])
+    root = ET.fromstring(line_chart("t", "x", "y", [series], y_from=1.0))
+    marks = [float(e.text) for e in root.iter() if e.tag == "text" and e.attrib["class"] == "k e"]
+    assert max(marks) < 8
+    line = [e for e in root.iter() if e.tag == "polyline"]
+    points = np.array([[float(v) for v in p.split(",")] for p in line[0].attrib["points"].split()])
+    circles = [e for e in root.iter() if e.tag == "circle" and e.attrib["r"] == "3.4"]
+    assert len(line) == 1 and len(points) == 4 and len(circles) == 3 + 1  # three marks, and the one of the key
+    assert points[0, 1] < points[1:, 1].min() and points[0, 0] < points[1, 0]
+
+
+def test_a_line_that_leaves_and_returns_is_drawn_in_pieces():
+    series = Series("s", [0.0, 1.0, 2.0, 3.0, 4.0], [5.0, 90.0, -90.0, 5.0, 6.0])
+    root = ET.fromstring(line_chart("t", "x", "y", [series], y_from=3.0))
+    assert len([e for e in root.iter() if e.tag == "polyline"]) == 3
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 3.0), (1.0, 1000.0), (0.9, 1.6)])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from mssvm.cli.interrupt import on_interruption
 from mssvm.cli.tables import of_report
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.reproduce import QUICK_MINUTES, report_so_far
 from mssvm.experiments.reproduce import reproduce as run
 from mssvm.report import Section
 from mssvm.report import Table as ReportTable
@@ -22,7 +25,9 @@ def reproduce(
         list[str] | None, typer.Argument(help=f"Some of {', '.join(EXPERIMENTS)}; all by default.")
     ] = None,
     trials: Annotated[int | None, typer.Option(min=2, help="Trials of every experiment; else the protocol's.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few trials: 25 minutes of processor time.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"Few trials: {QUICK_MINUTES:g} minutes of processor time.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     out: Annotated[Path, typer.Option(help="Where trials, results.json and report.html go.")] = Path("reproduction"),
     resume: Annotated[
@@ -35,14 +40,23 @@ def reproduce(
 ) -> None:
     """Regenerate the paper's experiments: tables beside the paper's numbers, figures, verdicts, one HTML report.
 
-    Ctrl-C loses no finished trial: the same command with --resume goes on.
+    Ctrl-C writes the report of the trials that are there; the same command with --resume goes on.
     """
     protocol = Protocol.load(quick, trials, seed, data or ())
-    finished = run(names or [], protocol, out, jobs or _cores(), resume)
+    began = monotonic()
+    with on_interruption(lambda: _so_far(protocol, out, monotonic() - began)):
+        finished = run(names or [], protocol, out, jobs or _cores(), resume)
     console = Console()
     for experiment in finished:
         _show(console, experiment.section)
     console.print(f"Report: {out / 'report.html'}   Data: {out / 'results.json'}")
+
+
+def _so_far(protocol: Protocol, out: Path, seconds: float) -> str:
+    n_trials = report_so_far(protocol, out, seconds)
+    if n_trials == 0:
+        return "no trial was finished"
+    return f"{out / 'report.html'} has the {n_trials} trials that were finished; --resume goes on"
 
 
 def _cores() -> int:

@@ -83,20 +83,30 @@ def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    """After a fixed number of steps the objective still changes, even with exact inference, which is the baseline."""
+    """Both definitions: 10a was fixed before the trials; 10b, after them, takes exact inference as the baseline, with
+    which the objective still changes after a fixed number of steps, too."""
     settings = protocol.settings(NAME)
     limit = float(settings["settled"])
-    by_reading: Comparisons = {}
+    percent = f"{100 * limit:g}"
+    itself: Comparisons = {}
+    beside: Comparisons = {}
     for reading in trials.present("reading", settings["readings"]):
         exact, propagation = cross(reading=[reading], inference=["exact", "propagation"])
-        by_reading[reading] = []
+        itself[reading] = []
+        beside[reading] = []
         for m in settings["members"]:
-            label = f"{NAMES[m]}: last outer change in %, exact + {100 * limit:g} - propagation"
-            by_reading[reading] += trials.compare(
-                label, _last_change(m, plus=limit), _last_change(m), exact, propagation
-            )
-    text = f"CCCP with propagation comes as much to rest as with exact inference, to {100 * limit:g}%."
-    return claim(protocol, "10", text, "Section 7.1", by_reading)
+            change = _last_change(m)
+            own = f"{NAMES[m]}: {percent} - last outer change in %, propagation"
+            itself[reading] += trials.compare(own, lambda _: 100 * limit, change, propagation)
+            label = f"{NAMES[m]}: last outer change in %, exact + {percent} - propagation"
+            beside[reading] += trials.compare(label, _last_change(m, plus=limit), change, exact, propagation)
+    first = f"With propagation CCCP comes to rest: its last outer step changes the objective by less than {percent}%."
+    later = f"CCCP with propagation comes as much to rest as with exact inference, to {percent}% (defined later)."
+    unit = "% of the objective"
+    return [
+        *claim(protocol, "10a", first, "Section 7.1", itself, unit=unit),
+        *claim(protocol, "10b", later, "Section 7.1", beside, unit=unit),
+    ]
 
 
 def _last_change(member: str, plus: float = 0.0) -> Value:

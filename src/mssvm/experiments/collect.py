@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, 
 from mssvm.experiments.trials import Function, Trial, cross
 from mssvm.report import Claim, Section, Series
 
+PAPER_TRIALS = 20  # behind every figure of the paper's simulations
 Value = Callable[[Mapping[str, Any]], float]
 Comparisons = dict[str, list[Differences]]
 """By reading: differences that are positive if a claim is right."""
@@ -148,12 +150,20 @@ def comparisons(cells: Mapping[str, Iterable[Params]], of: Callable[[Params], li
 
 
 def claim(
-    protocol: Protocol, number: str, text: str, place: str, by_reading: Comparisons, paper: float | None = None
+    protocol: Protocol,
+    number: str,
+    text: str,
+    place: str,
+    by_reading: Comparisons,
+    paper: float | None = None,
+    unit: str = "points",
+    paper_trials: int = PAPER_TRIALS,
 ) -> list[Claim]:
     """Judge a claim reading by reading, its differences pooled over solvers and settings, then each by itself with
     Holm's correction. Readings exclude each other, so nothing is pooled over them.
 
-    ``paper`` is the paper's own figure for the difference. Without any comparison the list is empty.
+    ``paper`` is the paper's own figure for the difference, a mean of ``paper_trials`` (0: no such noise is known).
+    Without any comparison the list is empty.
     """
     named = [(reading, one) for reading, differences in by_reading.items() for one in differences]
     everything = [one for _, one in named]
@@ -173,4 +183,16 @@ def claim(
     direction = directions.pop() if len(directions) == 1 else Verdict.DEPENDS
     effect = "; ".join(f"{reading} {estimate.interval()}" for reading, estimate in by_itself.items())
     compared = "" if paper is None else f"{paper:+.2f}"
-    return [Claim(number, text, place, direction, effect, compared, cells, groups, evidence)]
+    if paper is not None and paper_trials:
+        shown = [f"{z_score(e, paper, paper_trials):+.1f}" for e in by_itself.values() if e.n > 1]
+        compared += f"; z\u00a0{', '.join(shown)}" if shown else ""
+    return [Claim(number, text, place, direction, effect, compared, cells, groups, evidence, unit)]
+
+
+def z_score(ours: Estimate, paper: float, paper_trials: int = PAPER_TRIALS) -> float:
+    """Our mean less the paper's in standard errors of both; the paper's spread over trials is taken to be ours.
+
+    It is nan where our trials have no spread.
+    """
+    error = ours.se * sqrt(1 + ours.n / paper_trials)
+    return (ours.mean - paper) / error if error > 0 else nan

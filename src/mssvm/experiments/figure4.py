@@ -177,7 +177,7 @@ def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
         drawings.append(scalar_picture(f"{name}: uncertainty", entropy, 0.0, float(np.log(N_LABELS))))
     note = "Uncertainty is the entropy of each pixel's marginal: black none, white uniform."
     caption = f"A test image, {100 * first.params['share']:g}% of the labels missing"
-    return Figure(caption, [*drawings, legend([f"label {k}" for k in range(N_LABELS)])], note, columns=3)
+    return Figure(caption, drawings, note, columns=3, key=legend([f"label {k}" for k in range(N_LABELS)]))
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -116,10 +116,13 @@ def _pool(function: Function, protocol: Protocol, tasks: Sequence[Params], jobs:
         try:
             running = {pool.submit(timed, function, protocol, params) for params in tasks}
             while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                # With a time limit, so that an interruption is noticed while no trial ends.
+                done, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
             raise
 
 

@@ -3,7 +3,7 @@
 from mssvm.report.charts import Series, heat_map, line_chart
 from mssvm.report.model import Claim, Figure, Section, Table, Text
 from mssvm.report.page import page
-from mssvm.report.pictures import hidden_chain_graph, label_picture, legend, scalar_picture
+from mssvm.report.pictures import hidden_chain_graph, hidden_grid_graph, label_picture, legend, scalar_picture
 
 __all__ = [
     "Claim",
@@ -14,6 +14,7 @@ __all__ = [
     "Text",
     "heat_map",
     "hidden_chain_graph",
+    "hidden_grid_graph",
     "label_picture",
     "legend",
     "line_chart",

@@ -69,13 +69,22 @@ def line_chart(
     log_x: bool = False,
     log_y: bool = False,
     x_ticks: Sequence[float] | None = None,
+    y_from: float | None = None,
 ) -> str:
-    """Lines with markers and error bars, a legend in the plot's head, axes with units in their labels."""
+    """Lines with markers and error bars, a legend in the plot's head, axes with units in their labels.
+
+    With ``y_from`` the y-axis spans what the curves do from that x on, and what lies beyond it before is cut off.
+    """
     legend_rows = (len(series) + 2) // 3
     top = TOP + 16 * legend_rows
     height = HEIGHT + 16 * legend_rows
     xs = [v for s in series for v in s.x]
-    spans = [(y - e, y + e) for s in series for y, e in zip(s.y, s.error or [0.0] * len(s.y), strict=True)]
+    spans = [
+        (y - e, y + e)
+        for s in series
+        for x, y, e in zip(s.x, s.y, s.error or [0.0] * len(s.y), strict=True)
+        if y_from is None or x >= y_from
+    ]
     ys = [v for span in spans for v in span if isfinite(v) and (v > 0 or not log_y)]
     x_axis = _axis(xs, LEFT, WIDTH - RIGHT, log_x, pad=0.03)
     y_axis = _axis(ys, height - BOTTOM, top, log_y, pad=0.08)
@@ -224,10 +233,15 @@ def _labels(title: str, x_label: str, y_label: str, top: float, height: float) -
 
 
 def _curve(series: Series, x_axis: _Axis, y_axis: _Axis, log_y: bool) -> str:
-    drawn = [k for k, y in enumerate(series.y) if isfinite(y) and (y > 0 or not log_y)]
+    drawable = [k for k, y in enumerate(series.y) if isfinite(y) and (y > 0 or not log_y)]
     style = series.style % N_STYLES
+    line = [(x_axis(series.x[k]), y_axis(series.y[k])) for k in drawable]
+    parts = [
+        f'<polyline class="l c{style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in piece)}"/>'
+        for piece in _inside(line, y_axis.end, y_axis.start)
+    ]
+    drawn = [k for k in drawable if y_axis.end <= y_axis(series.y[k]) <= y_axis.start]
     points = [(x_axis(series.x[k]), y_axis(series.y[k])) for k in drawn]
-    parts = [f'<polyline class="l c{style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>']
     if len(points) <= 30:
         parts += [_marker(style, x, y) for x, y in points]
     if series.error is not None:
@@ -239,6 +253,26 @@ def _curve(series: Series, x_axis: _Axis, y_axis: _Axis, log_y: bool) -> str:
                 y2 = y_axis(high)
                 parts.append(f'<line class="b c{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
     return "".join(parts)
+
+
+def _inside(points: Sequence[tuple[float, float]], top: float, bottom: float) -> list[list[tuple[float, float]]]:
+    """The pieces of a line that lie between two heights, cut where it crosses them."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for k, (x, y) in enumerate(points):
+        if k > 0:
+            before = points[k - 1]
+            crossed = sorted(
+                (level - before[1]) / (y - before[1])
+                for level in (top, bottom)
+                if min(before[1], y) < level < max(before[1], y)
+            )
+            for share in crossed:
+                pieces[-1].append((before[0] + share * (x - before[0]), before[1] + share * (y - before[1])))
+                if len(pieces[-1]) > 1:
+                    pieces.append([])
+        if top <= y <= bottom:
+            pieces[-1].append((x, y))
+    return [piece for piece in pieces if piece]
 
 
 def _marker(style: int, x: float, y: float) -> str:

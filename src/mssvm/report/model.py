@@ -27,21 +27,22 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """SVG drawings under one caption, ``columns`` side by side where there is room."""
+    """SVG drawings under one caption, ``columns`` side by side where there is room, and the key of their colours."""
 
     caption: str
     drawings: Sequence[str]
     note: str = ""
     columns: int = 2
+    key: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
     """A claim of the paper and its verdict.
 
-    ``place`` is where the paper makes it, ``verdict`` the direction found, ``effect`` the difference by reading and
-    ``paper`` the paper's; ``cells`` counts the verdicts of single comparisons, ``groups`` pools them by reading, and
-    ``evidence`` lists them.
+    ``place`` is where the paper makes it, ``verdict`` the direction found, ``effect`` the difference by reading in
+    ``unit`` and ``paper`` the paper's; ``cells`` counts the verdicts of single comparisons, ``groups`` pools them by
+    reading, and ``evidence`` lists them.
     """
 
     number: str
@@ -53,6 +54,7 @@ class Claim:
     cells: str
     groups: Sequence[tuple[str, str]]
     evidence: Sequence[tuple[str, str]]
+    unit: str = "points"
 
 
 @dataclass(frozen=True)

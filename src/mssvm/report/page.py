@@ -14,7 +14,7 @@ HEADER = (
     "",
     "claim",
     "direction",
-    "effect by reading (points, unless the claim says otherwise)",
+    "effect by reading",
     "paper",
     "cells decided",
 )
@@ -22,8 +22,14 @@ SUMMARY = "summary"  # the section that stands before the claims
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
-    """The report; ``facts`` (settings, versions, seed, time) stand at the end."""
+def page(
+    title: str,
+    lead: str,
+    facts: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    settings: Sequence[Table] = (),
+) -> str:
+    """The report; ``facts`` (versions, seed, time) and tables of ``settings`` stand at the end."""
     style = files("mssvm.report").joinpath("page.css").read_text("utf-8")
     claims = sorted((claim for section in sections for claim in section.claims), key=_claim_order)
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
@@ -32,7 +38,9 @@ def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequ
         body.append(_summary(claims))
     body += [_section(s) for s in sections if s.name != SUMMARY]
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts)
-    body.append(f'<section id="settings"><h2>Settings</h2><div class="wide"><table>{rows}</table></div></section>')
+    tables = "".join(_table(table) for table in settings)
+    first = f'<div class="wide"><table class="facts">{rows}</table></div>'
+    body.append(f'<section id="settings"><h2>Settings</h2>{first}{tables}</section>')
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -54,8 +62,8 @@ def _contents(sections: Sequence[Section]) -> str:
 def _summary(claims: Sequence[Claim]) -> str:
     rows = "".join(
         f"<tr><td>{escape(c.number)}</td><td>{escape(c.text)} <small>{escape(c.place)}</small></td>"
-        f"<td>{_verdict(c.verdict)}</td><td>{_lines(c.effect)}</td>"
-        f"<td>{_figures(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
+        f"<td>{_verdict(c.verdict)}</td><td>{_lines(c.effect)} <small>{escape(c.unit)}</small></td>"
+        f"<td>{_lines(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
         for c in claims
     )
     head = "".join(f"<th>{name}</th>" for name in HEADER)
@@ -108,13 +116,14 @@ def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
     drawings = "".join(f"<div>{d}</div>" for d in figure.drawings)
     row = f'<div class="row" style="--n:{figure.columns}">{drawings}</div>'
-    return f"<figure><figcaption>{escape(figure.caption)}</figcaption>{row}{note}</figure>"
+    key = f'<div class="key">{figure.key}</div>' if figure.key else ""
+    return f"<figure><figcaption>{escape(figure.caption)}</figcaption>{key}{row}{note}</figure>"
 
 
 def _claim(claim: Claim) -> str:
     shown = (*claim.groups, *claim.evidence)
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{_figures(v)}</td></tr>" for k, v in shown)
-    head = f"{_verdict(claim.verdict)} Claim {claim.number}: {escape(claim.text)} {_figures(claim.effect)}"
+    head = f"{_verdict(claim.verdict)} Claim {claim.number}: {escape(claim.text)} {_figures(claim.effect)} {claim.unit}"
     return f'<details class="claim"><summary>{head}</summary><div class="wide"><table>{rows}</table></div></details>'
 
 

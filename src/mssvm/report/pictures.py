@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
+from itertools import product
 
 import numpy as np
 
@@ -81,14 +82,9 @@ def strip(title: str, drawings: Sequence[str]) -> str:
 
 
 def legend(names: Sequence[str]) -> str:
-    """The colours of the labels 0, 1, ... and of sites that were not observed."""
-    parts = []
-    at = 0
-    for colour, name in zip((*PALETTE[: len(names)], UNSEEN), (*names, "not observed"), strict=True):
-        parts.append(f'<rect x="{at}" y="4" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text class="k" x="{at + 17}" y="14">{escape(name)}</text>')
-        at += 30 + 7 * len(name)
-    return svg(at, 20, "labels", parts)
+    """The key of the colours of the labels 0, 1, ... and of sites that were not observed; it wraps like text."""
+    swatches = zip((*PALETTE[: len(names)], UNSEEN), (*names, "not observed"), strict=True)
+    return "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for colour, name in swatches)
 
 
 def hidden_chain_graph(title: str, all_inputs: bool) -> str:
@@ -105,3 +101,25 @@ def hidden_chain_graph(title: str, all_inputs: bool) -> str:
             parts.append(f'<circle class="{style}" cx="{x}" cy="{y}" r="14"/>')
             parts.append(f'<text class="h m" x="{x}" y="{y + 4}">{text}</text>')
     return svg(320, 134, title, parts)
+
+
+def hidden_grid_graph(title: str, all_inputs: bool) -> str:
+    """A piece of the grid on which outputs y and hidden variables h alternate, with inputs x beside their sites."""
+    n = 4
+    step = 72
+    place = [[(40 + step * j, 52 + step * i) for j in range(n)] for i in range(n)]
+    edges = [(place[i][j], place[i][j + 1]) for i in range(n) for j in range(n - 1)]
+    edges += [(place[i][j], place[i + 1][j]) for i in range(n - 1) for j in range(n)]
+    parts = [f'<text class="k" x="8" y="16">{escape(title)}</text>']
+    parts += [f'<line class="g" x1="{a}" x2="{c}" y1="{b}" y2="{d}"/>' for (a, b), (c, d) in edges]
+    for i, j in product(range(n), range(n)):
+        x, y = place[i][j]
+        output = (i + j) % 2 == 0
+        sites = [("y" if output else "h", x, y, 14, "p c0" if output else "p c1")]
+        if all_inputs or not output:
+            parts.append(f'<line class="g" x1="{x}" x2="{x + 27}" y1="{y}" y2="{y + 27}"/>')
+            sites.append(("x", x + 27, y + 27, 10, "p c4"))
+        for text, at_x, at_y, radius, style in sites:
+            parts.append(f'<circle class="{style}" cx="{at_x}" cy="{at_y}" r="{radius}"/>')
+            parts.append(f'<text class="h m" x="{at_x}" y="{at_y + 4}">{text}</text>')
+    return svg(320, 310, title, parts)
