@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -92,3 +93,34 @@ def test_a_grid_is_interrupted_and_resumed_to_the_same_model(after: float, tmp_p
     subprocess.run([*fit, str(cut), "--resume"], check=True, capture_output=True, timeout=300)
     assert np.array_equal(ms.load(cut).coef_, ms.load(whole).coef_)
     assert not checkpoints_of(f"{cut}.checkpoint")
+
+
+@pytest.mark.slow
+def test_a_stopped_reproduction_writes_the_report_of_what_is_there(tmp_path: Path) -> None:
+    """SIGINT after the first trial: one sentence, a report and results of the finished trials, exit code 130."""
+    out = tmp_path / "found"
+    command = [*COMMAND, "reproduce", "--quick", "figure5", "start", "--jobs", "1", "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **HEARD)
+    trials = out / "start.jsonl"
+    while process.poll() is None and not (trials.exists() and trials.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate()[1]
+    assert process.returncode == 130 and "--resume goes on" in told and "Traceback" not in told
+    html = (out / "report.html").read_text()
+    assert 'id="figure5"' in html and 'id="start"' in html
+    kept = json.loads((out / "results.json").read_text())["experiments"]
+    assert kept["figure5"]["trials"] == 4 and 1 <= kept["start"]["trials"] < 50
+
+
+@pytest.mark.slow
+def test_a_quick_reproduction_says_how_long_it_takes_and_stops_without_a_trial(tmp_path: Path) -> None:
+    """The sentence stands before the first trial."""
+    command = [*COMMAND, "reproduce", "--quick", "--jobs", "1", "--out", str(tmp_path / "found")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **HEARD)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate()[1]
+    assert "minutes of processor time" in " ".join(first.split()) and process.returncode == 130
+    assert "no trial was finished" in rest or "--resume goes on" in rest

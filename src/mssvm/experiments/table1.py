@@ -96,7 +96,9 @@ def section(protocol: Protocol, trials: Trials) -> Section:
         "eps_y = eps_h is the eps-extension. The decoder is marginal MAP at the member's own eps_h."
     )
     figure = Figure("Test accuracy (%) over the two temperatures", maps)
-    items: list[Text | Table | Figure] = [intro, figure, _tuned_table(settings, trials), *_by_C(settings, trials)]
+    items: list[Text | Table | Figure] = [intro, _tuned_table(settings, trials), *_by_C(settings, trials)]
+    if maps:
+        items.insert(1, figure)
     return Section(NAME, "Table 1: the family as a map", items, claims(protocol, trials))
 
 

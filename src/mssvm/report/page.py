@@ -18,6 +18,7 @@ HEADER = (
     "paper",
     "cells decided",
 )
+FITS_PHONE = 3  # columns; the rows of wider tables are cards on a phone
 SUMMARY = "summary"  # the section that stands before the claims
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -90,16 +91,24 @@ def _table(table: Table) -> str:
     marks = [" class=l" if j < table.n_labels else "" for j in range(len(table.header))]
     head = "".join(f"<th{mark}>{escape(h)}</th>" for mark, h in zip(marks, table.header, strict=True))
     rows = []
+    many = len(table.header) > FITS_PHONE
     for k, row in enumerate(table.rows):
         labels = "".join(f'<th scope="row">{escape(cell)}</th>' for cell in row[: table.n_labels])
-        figures = "".join(f"<td>{_figures(cell)}</td>" for cell in row[table.n_labels :])
+        named = zip(table.header[table.n_labels :], row[table.n_labels :], strict=True)
+        figures = "".join(f"<td{_name(header, many)}>{_figures(cell)}</td>" for header, cell in named)
         strong = " class=strong" if k in table.strong else ""
         rows.append(f"<tr{strong}>{labels}{figures}</tr>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
-        f'<div class="wide"><table><caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead>'
+        f'<div class="wide"><table{" class=many" if many else ""}><caption>{escape(table.caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>{note}"
     )
+
+
+def _name(header: str, many: bool) -> str:
+    """The name of a cell's column, which a narrow screen shows beside the cell instead of in a head line."""
+    return f' data-name="{escape(header)}"' if many else ""
 
 
 def _figures(text: str) -> str:
