@@ -18,6 +18,7 @@ HEADER = (
     "paper",
     "cells decided",
 )
+FITS_PAGE = 9  # columns; wider tables are set smaller
 FITS_PHONE = 3  # columns; the rows of wider tables are cards on a phone
 SUMMARY = "summary"  # the section that stands before the claims
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -99,8 +100,9 @@ def _table(table: Table) -> str:
         strong = " class=strong" if k in table.strong else ""
         rows.append(f"<tr{strong}>{labels}{figures}</tr>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    kind = "".join(("many" if many else "", " dense" if len(table.header) > FITS_PAGE else ""))
     return (
-        f'<div class="wide"><table{" class=many" if many else ""}><caption>{escape(table.caption)}</caption>'
+        f'<div class="wide"><table class="{kind}"><caption>{escape(table.caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>{note}"
     )
