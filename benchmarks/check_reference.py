@@ -134,7 +134,7 @@ def figure3(text: str, trials: Trials) -> Iterator[Cell]:
     part = text[text.index("### Figure 3") :].split("\n#", 1)[0].split("\n", 1)[1]
     for reading, body in re.findall(r"(A2|B): (.*?)(?=\s(?:B):|$)", part, re.S):
         for size, pair in re.findall(r"(?:n=)?(\d+):? ([^;]+?)[;.]?(?=\s+\d+:|\s*$)", body.strip()):
-            where = {"reading": reading, "scaling": "C", "size": int(size)}
+            where = {"reading": reading, "scaling": "C", "solver": None, "size": int(size)}
             if trials.where(**where):
                 for member, (mean, se) in zip(("L", "H"), numbers(pair), strict=False):
                     ours = trials.gap("M", member, **where)

@@ -88,7 +88,7 @@ def test_differences_to_the_paper_are_those_of_its_page() -> None:
     for figure in re.findall(r"[+-]\d\.\d\d \[[^]]+\]", sentence):
         signed = re.sub(r"(?<=[\[ ])(?=\d)", "+", figure)
         assert any(signed in line for line in (claim, tuned, start)), figure
-    assert "(+1.73)" in sentence and "| +1.73 |" in claim
+    assert "(+1.73)" in sentence and "| +1.73; z" in claim
 
 
 def test_margins_and_likelihoods_where_no_label_dominates() -> None:
