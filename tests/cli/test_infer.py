@@ -37,6 +37,8 @@ FIELDS = [
     "value_log10",
     "assignment",
     "marginals",
+    "marginals_lower",
+    "marginals_upper",
     "exact",
     "converged",
     "lower_bound_ln",
@@ -216,7 +218,7 @@ def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], arguments: li
 def test_too_little_memory_for_exact_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     n = 22
     scopes = tuple((i, j) for i in range(n) for j in range(i))
-    write_uai(tmp_path / "dense.uai", UaiModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
+    write_uai(tmp_path / "dense.uai", UaiModel((2,) * n, scopes, tuple(np.arange(1.0, 5.0) for _ in scopes)))
     arguments = ["infer", str(tmp_path / "dense.uai"), "--task", "PR", "--method", "exact", "--memory-limit", "0.01"]
     assert main(arguments) == 2
     assert "memory_limit" in capsys.readouterr().err

@@ -22,16 +22,18 @@ from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.toulbar2 import Toulbar2
-from mssvm.uai.anytime import Anytime
+from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
-from mssvm.uai.quick_bound import quick_bound
-from mssvm.uai.reduction import reduced
+from mssvm.uai.partition import Partition, SumProgress
+from mssvm.uai.quick_bound import quick_bound, quick_lower_bound
+from mssvm.uai.reduction import possible, reduced
 from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
 from mssvm.uai.support import Support
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7
+SECONDS_PER_SUMMED_ENTRY = 5e-8
 # Restarts of the search for an elimination order: the second number only if the first found none that fits.
 RESTARTS = (8, 40)
 # Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
@@ -39,11 +41,18 @@ SMALL = 14
 SEARCH_IBOUND = 16
 # Mini-buckets of the method "bound" have at most 2**BOUND_IBOUND entries.
 BOUND_IBOUND = 12
+CONDITIONING_NAME = "conditioning"
+ENCLOSED_NAME = "propagation and conditioning"
 BOUND_NAME = "mini-bucket bound"
 SEARCH_NAME = "propagation and search"
 # Processor time of joint MAP as a start: this share of the time that is left, in seconds at least and at most these.
 JOINT_SHARE = 0.1
 JOINT_SECONDS = (1.0, 10.0)
+# The methods that ask about a model without what arc consistency and evidence rule out, for PR and MAR.
+SMALLER = ("auto", "exact")
+# Propagation before bounds of log Z takes at most this share of the time.
+PROPAGATION_SHARE = 0.1
+TINY = 1e-300  # divides the zeros of a variable without a possible state
 # Sweeps of propagation: as a start of a search, and for an answer of its own.
 START_SWEEPS = 100
 ANSWER_SWEEPS = 1000
@@ -75,7 +84,10 @@ class AnswerLimits:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The value in nats, of ``states`` for MAP and marginal MAP; ``lower`` <= optimum <= ``upper`` unless NaN."""
+    """The value in nats, of ``states`` for MAP and marginal MAP; ``lower`` <= optimum <= ``upper`` unless NaN.
+
+    ``marginal_bounds`` are lower and upper bounds on the true marginals, where they are known.
+    """
 
     value: float
     exact: bool
@@ -85,6 +97,7 @@ class Answer:
     method: str
     states: Ints | None = None
     marginals: list[Floats] | None = None
+    marginal_bounds: tuple[list[Floats], list[Floats]] | None = None
 
     def solution(self, task: UaiTask) -> str:
         """In the UAI solution format."""
@@ -102,15 +115,15 @@ class Answer:
         assignment = None
         if self.states is not None:
             assignment = [[v, int(self.states[v])] for v in task.asked]
-        marginals = None
-        if self.marginals is not None:
-            marginals = [[float(x) for x in p] for p in self.marginals]
+        least, most = self.marginal_bounds or (None, None)
         return {
             "task": task.name,
             "value_ln": self.value,
             "value_log10": self.value / log(10.0),
             "assignment": assignment,
-            "marginals": marginals,
+            "marginals": _numbers(self.marginals),
+            "marginals_lower": _numbers(least),
+            "marginals_upper": _numbers(most),
             "exact": self.exact,
             "converged": self.converged,
             "lower_bound_ln": _finite_or_none(self.lower),
@@ -119,19 +132,42 @@ class Answer:
         }
 
 
+def _numbers(marginals: list[Floats] | None) -> list[list[float]] | None:
+    """One list per variable."""
+    return None if marginals is None else [[float(x) for x in p] for p in marginals]
+
+
 def _finite_or_none(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
 def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     """The answer of a method of ``METHODS``, the model's constant factors included; raises if nothing is possible."""
+    asked = task
+    states = np.arange(task.problem.batch.n_states)
     if task.name == "MMAP":
         task = reduced(task)
+    elif not task.maximises and method in SMALLER:
+        task, states = possible(task)
+        task = reduced(task, leaves=task.name == "PR")
+
+    enclosed = [-np.inf, np.inf]
+
+    def whole(found: Answer) -> Answer:
+        """The answer to the task asked; bounds of log Z, which are about one number, never get worse."""
+        found = _of_all_states(_with_constant(found, task), asked, states)
+        if task.maximises or found.exact:
+            return found
+        enclosed[0] = float(np.fmax(enclosed[0], found.lower))
+        enclosed[1] = float(np.fmin(enclosed[1], found.upper))
+        lower, upper = enclosed
+        return replace(found, lower=lower, upper=upper, value=min(max(found.value, lower), upper))
+
     keep = limits.keep
     if keep is not None:
-        limits = replace(limits, keep=lambda candidate: keep(_with_constant(candidate, task)))
+        limits = replace(limits, keep=lambda candidate: keep(whole(candidate)))
         _keep_first_assignments(task, limits)
-    result = _with_constant(_bounded_for_nothing(METHODS[method](task, limits), task), task)
+    result = whole(_bounded_for_nothing(METHODS[method](task, limits), task))
     if result.value > -np.inf:
         return result
     if result.exact or result.upper == -np.inf:
@@ -163,6 +199,24 @@ def _with_constant(result: Answer, task: UaiTask) -> Answer:
     )
 
 
+def _of_all_states(found: Answer, task: UaiTask, states: Ints) -> Answer:
+    """The answer with marginals of all states of a task, of which only ``states`` are possible."""
+    if found.marginals is None:
+        return found
+
+    def expanded(marginals: list[Floats]) -> list[Floats]:
+        flat = np.zeros(task.problem.batch.n_states)
+        flat[states] = np.concatenate([np.zeros(0), *marginals])
+        return _split(task, flat)
+
+    bounds = found.marginal_bounds
+    if found.exact and bounds is None:
+        bounds = found.marginals, found.marginals
+    if bounds is not None:
+        bounds = expanded(bounds[0]), expanded(bounds[1])
+    return replace(found, marginals=expanded(found.marginals), marginal_bounds=bounds)
+
+
 def _keep_first_assignments(task: UaiTask, limits: AnswerLimits) -> None:
     """Keep a greedy assignment, then one found by constraint search, before anything that may take long.
 
@@ -172,7 +226,7 @@ def _keep_first_assignments(task: UaiTask, limits: AnswerLimits) -> None:
     support = Support(OneInstance.of(problem.batch, 0, problem.theta, task.query))
     marginals = None
     if task.name == "MAR":
-        marginals = _per_variable(task, Marginals(_unary_softmax(support), problem.theta.tables))
+        marginals = _split(task, _unary_softmax(support.instance))
     finders: tuple[Callable[[], Ints | None], ...] = (support.greedy, lambda: support.find(limits.deadline))
     best = -np.inf
     for find in finders:
@@ -187,14 +241,27 @@ def _keep_first_assignments(task: UaiTask, limits: AnswerLimits) -> None:
             limits.keep_possible(first)
 
 
-def _unary_softmax(support: Support) -> Floats:
+def _keep_quick_bounds(task: UaiTask, limits: AnswerLimits) -> None:
+    """Keep bounds of log Z by one pass over the tables; the lower one is the value."""
+    problem = task.problem
+    instance = OneInstance.of(problem.batch, 0, problem.theta, task.query)
+    lower = quick_lower_bound(instance)
+    upper = quick_bound(instance, task.eps_h)
+    marginals = None
+    if task.name == "MAR":
+        marginals = _split(task, _unary_softmax(instance))
+    limits.keep_possible(Answer(lower, False, False, lower, upper, "quick bounds", None, marginals))
+
+
+def _unary_softmax(instance: OneInstance) -> Floats:
     """Marginals of the unary scores alone, variable by variable."""
-    unary = support.instance.unary
-    topology = support.instance.topology
+    unary = instance.unary
+    topology = instance.topology
     starts = topology.unary_ptr[:-1]
     cards = topology.cards
-    shares = np.exp(unary - np.repeat(np.maximum.reduceat(unary, starts), cards))
-    shares /= np.repeat(np.add.reduceat(shares, starts), cards)
+    highest = np.maximum.reduceat(unary, starts)
+    shares = np.exp(unary - np.repeat(np.where(highest > -np.inf, highest, 0.0), cards))
+    shares /= np.repeat(np.maximum(np.add.reduceat(shares, starts), TINY), cards)
     return np.asarray(shares)
 
 
@@ -290,11 +357,48 @@ def _bounded_sum(task: UaiTask, limits: AnswerLimits, upper: float) -> Answer:
 
 def auto(task: UaiTask, limits: AnswerLimits) -> Answer:
     """Exact if it fits in memory and time, else propagation and search."""
+    if not task.maximises:
+        _keep_quick_bounds(task, limits)
     plan, costs = _plan(task, limits)
-    seconds = costs.operations[0] * SECONDS_PER_ENTRY
-    if costs.bytes[0] <= limits.memory_limit and seconds <= limits.seconds_left:
+    rate = SECONDS_PER_ENTRY if task.maximises else SECONDS_PER_SUMMED_ENTRY
+    if costs.bytes[0] <= limits.memory_limit and costs.operations[0] * rate <= limits.seconds_left:
         return _eliminate(task, limits, plan)
-    return bp(task, limits)
+    if task.maximises:
+        return bp(task, limits)
+    return _enclose(task, limits)
+
+
+def _enclose(task: UaiTask, limits: AnswerLimits) -> Answer:
+    """Bounds of log Z and of marginals by conditioning, part by part; propagation estimates what is left."""
+    problem = task.problem
+    call = (problem.batch, problem.theta, task.query, 1.0, 1.0)
+    propagate = replace(_propagation(limits.seed), max_sweeps=ANSWER_SWEEPS)
+    belief = within_seconds(propagate, PROPAGATION_SHARE * limits.seconds_left, call)
+    converged = bool(belief.status.converged[0])
+
+    def told(progress: SumProgress) -> Answer:
+        exact = progress.closed or (task.name == "PR" and _closed(progress.lower, progress.upper))
+        method = CONDITIONING_NAME if exact else ENCLOSED_NAME
+        marginals = None
+        bounds = None
+        if task.name == "MAR":
+            marginals = _split(task, progress.marginals)
+            bounds = _split(task, progress.least), _split(task, progress.most)
+        bounds_of_value = progress.lower, progress.upper
+        return Answer(progress.value, exact, exact or converged, *bounds_of_value, method, None, marginals, bounds)
+
+    support = Support(OneInstance.of(problem.batch, 0, problem.theta, task.query))
+    partition = Partition(
+        *call[:3],
+        belief,
+        limits.memory_limit,
+        limits.deadline,
+        limits.seed,
+        support.score(belief.decode(problem.batch)),
+        task.name == "MAR",
+        lambda progress: limits.keep_possible(told(progress)),
+    )
+    return told(partition.run())
 
 
 Method = Callable[[UaiTask, AnswerLimits], Answer]
@@ -406,7 +510,12 @@ def _per_variable(task: UaiTask, mu: Marginals | None) -> list[Floats] | None:
     """The marginal of every variable if the task asks for marginals, else None."""
     if task.name != "MAR" or mu is None:
         return None
+    return _split(task, mu.unary)
+
+
+def _split(task: UaiTask, values: Floats) -> list[Floats]:
+    """Values of all states, variable by variable."""
     batch = task.problem.batch
     if batch.n_vars == 0:
         return []
-    return np.split(mu.unary, batch.unary_ptr[1:-1])
+    return np.split(values, batch.unary_ptr[1:-1])

@@ -13,33 +13,49 @@ unary scores, an output their maximum.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 
+import numpy as np
+
+from mssvm.core.arrays import Floats
 from mssvm.core.power import power_sum
 from mssvm.inference.bounds.relaxation import OneInstance
 
 
 def quick_bound(instance: OneInstance, eps_h: float) -> float:
     """An upper bound on max_y PS_h[eps_h] theta, by one pass over the tables."""
+    return sum((float(term.max()) for term in _terms(instance, eps_h)), start=0.0)
+
+
+def quick_lower_bound(instance: OneInstance) -> float:
+    """A lower bound on log sum exp theta by the same pass, where all variables are hidden: minima bound from below."""
+    return sum((float(term.min()) for term in _terms(instance, 1.0)), start=0.0)
+
+
+def _terms(instance: OneInstance, eps_h: float) -> Iterator[Floats]:
+    """Every table, and every variable without one of its own: the sums over hidden variables given the others."""
     hidden = set(instance.free[0].tolist())
     own = _own_tables(instance, hidden)
     child_of = {f: v for v, f in own.items()}
-    bound = 0.0
+    possible = [np.flatnonzero(instance.scores_of(v) > -np.inf) for v in range(instance.topology.n_vars)]
+    if not all(len(states) for states in possible):
+        yield np.array(-np.inf)
+        return
     for f, scope in enumerate(instance.topology.scopes):
-        table = instance.masked_table(f)
+        table = instance.masked_table(f)[np.ix_(*(possible[v] for v in scope))]
         child = child_of.get(f)
         if child is not None:
             axis = scope.index(child)
             shape = [1] * table.ndim
             shape[axis] = -1
-            table = power_sum(table + instance.scores_of(child).reshape(shape), eps_h, axis)[0]
-        bound += float(table.max())
+            table = power_sum(table + instance.scores_of(child)[possible[child]].reshape(shape), eps_h, axis)[0]
+        yield np.asarray(table)
     for v in range(instance.topology.n_vars):
         if v in own:
             continue
         scores = instance.scores_of(v)
-        bound += float(power_sum(scores, eps_h)[0] if v in hidden else scores.max())
-    return bound
+        yield np.asarray(power_sum(scores, eps_h)[0] if v in hidden else scores.max())
 
 
 def _own_tables(instance: OneInstance, hidden: set[int]) -> dict[int, int]:

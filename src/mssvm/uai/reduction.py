@@ -1,5 +1,6 @@
-"""The same marginal MAP on a smaller model: evidence sliced out, and hidden variables of one table summed out.
+"""The same task on a smaller model: evidence sliced out, and hidden variables of one table summed out.
 
+    states      states that arc consistency rules out disappear from all tables (``possible``; for sums)
     evidence    a variable with one allowed state disappears from its tables
     leaves      a hidden variable v that is in one table f alone is eliminated there: f becomes PS_v[eps_h] (f + u_v),
                 which is no larger. In a Bayesian network these are the barren variables, whose tables sum to one
@@ -16,20 +17,49 @@ from dataclasses import replace
 
 import numpy as np
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
+from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.uai.model import UaiProblem, UaiTask
+from mssvm.uai.support import Support
 
 EQUAL = 1e-13  # entries of a table that differ by less (relative to their size) are equal but for rounding
 
 
-def reduced(task: UaiTask) -> UaiTask:
-    """The task on a smaller model of the same value."""
+def possible(task: UaiTask) -> tuple[UaiTask, Ints]:
+    """The task without the states that arc consistency rules out, and the numbers of the states that are left.
+
+    Variables keep their numbers, states do not. Nothing changes where no assignment is possible.
+    """
+    problem = task.problem
+    batch = problem.batch
+    everything = np.arange(batch.n_states)
+    if not batch.n_vars:
+        return task, everything
+    left = Support(OneInstance.of(batch, 0, problem.theta, task.query)).states_left()
+    if left is None or left.all():
+        return task, everything
+    topology = batch.topology(0)
+    states = [np.flatnonzero(mask) for mask in np.split(left, topology.unary_ptr[1:-1])]
+    tables = [np.zeros(0)]
+    for f, scope in enumerate(topology.scopes):
+        first = int(batch.table_at[f])
+        table = problem.theta.tables[first : first + int(topology.table_sizes[f])].reshape(topology.table_shape(f))
+        tables.append(table[np.ix_(*(states[v] for v in scope))].ravel())
+    smaller = Batch.build([Topology(tuple(len(s) for s in states), topology.scopes)])
+    theta = Potentials(problem.theta.unary[left], np.concatenate(tables))
+    query = Query(task.query.output, np.ones(smaller.n_states, dtype=bool))
+    return replace(task, problem=UaiProblem(smaller, theta, problem.constant), query=query), np.flatnonzero(left)
+
+
+def reduced(task: UaiTask, leaves: bool = True) -> UaiTask:
+    """The task on a smaller model of the same value; without ``leaves`` also of the same marginals."""
     graph = _Graph(task)
     graph.slice_evidence()
-    graph.eliminate_leaves()
+    if leaves:
+        graph.eliminate_leaves()
     graph.join_subsets()
     return graph.task()
 
