@@ -11,6 +11,12 @@
     python benchmarks/bench_uai.py hard --jobs 16             the hard instances by auto: what is known when, kept in
                                                               results/uai_hard.json, against the references
     python benchmarks/bench_uai.py planning                   planning models by auto, kept in results/uai_planning.json
+    python benchmarks/bench_uai.py longer --time-limit 300 --jobs 16
+                                                              the instances of hard and planning that their files do
+                                                              not prove, kept in results/uai_hard_300.json and
+                                                              results/uai_planning_300.json
+    python benchmarks/bench_uai.py sums                       PR and MAR by auto, within the usual memory and within
+                                                              less and less, kept in results/uai_pr_mar.json
     python benchmarks/bench_uai.py figure                     results/uai_hard.png, drawn from these two, and the
                                                               picture of one proof in docs/marginal-map.md
     python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds, and gaps
@@ -47,7 +53,7 @@ RESULTS = Path(__file__).parent / "results"
 LN10 = np.log(10.0)
 DOCS = Path(__file__).parents[1] / "docs"
 SHOWN_PROOF = "pedigree23.Q0.5.I1"
-WARM_UP = 30.0
+WARM_UP = 2.0
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.
 WRAPPED = (
     "import resource, sys; from mssvm.core.stopping import leave, stop_at_once; stop_at_once(); "
@@ -183,6 +189,98 @@ def run_known(time_limit: float, only: str) -> None:
     (RESULTS / "uai_known.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
 
+# GiB of the runs of ``run_sums``; the first is the default.
+SUM_MEMORIES = (4.0, 0.01, 0.001)
+# References are printed with six digits.
+SIX_DIGITS = 5e-6
+
+
+def run_sums(time_limit: float, only: str, jobs: int, clock: str) -> None:
+    """PR and MAR of the models of 2014 in several memories, and of the hard models that are no networks by themselves.
+
+    The others of these are Bayesian networks without evidence, whose sum is one.
+    """
+
+    def run(job: tuple[Case, float, str]) -> dict[str, object]:
+        case, memory, task = job
+        options = ("--time-limit", str(time_limit), "--memory-limit", str(memory), "--progress")
+        answer, seconds, used, told = ask(case, task, *options, clock=clock)
+        found = {**sum_row(case, task, memory, answer, told), "wall_s": round(seconds, 2), "memory_mib": round(used)}
+        print(found, flush=True)
+        return found
+
+    with hard_cases(only) as hard, ThreadPoolExecutor(jobs) as pool:
+        models = [c for c in cases(only) if c.query is None]
+        runs = [(case, memory) for memory in SUM_MEMORIES for case in models]
+        runs += [(case, SUM_MEMORIES[0]) for case in hard if case.name.startswith(("pedigree", "or_chain"))]
+        rows = list(pool.map(run, [(*pair, task) for pair in runs for task in ("PR", "MAR")]))
+    machine = {"time_limit": time_limit, "clock": "processor" if clock else "wall", "jobs": jobs}
+    summary = {**machine, **summarised_sums(rows)}
+    print(json.dumps(summary))
+    (RESULTS / "uai_pr_mar.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
+
+
+def sum_row(
+    case: Case, task: str, memory: float, answer: dict[str, object], told: list[dict[str, float]]
+) -> dict[str, object]:
+    """Bounds, all in log10, beside the reference; bounds of marginals beside the exact ones where these are known."""
+    lower, upper = (answer[k] and float(answer[k] / LN10) for k in ("lower_bound_ln", "upper_bound_ln"))
+    low = [t["lower_bound_ln"] for t in told if t["lower_bound_ln"] is not None]
+    high = [t["upper_bound_ln"] for t in told if t["upper_bound_ln"] is not None]
+    row = {
+        "name": case.name,
+        "task": task,
+        "memory_gib": memory,
+        "value": answer["value_log10"],
+        "exact": answer["exact"],
+        "method": answer["method"],
+        "lower": lower,
+        "upper": upper,
+        "seconds": round(answer["seconds"], 2),
+        "bounds_monotone": bool((np.diff(low) >= -1e-9).all() and (np.diff(high) <= 1e-9).all()),
+    }
+    if "log10Z_recomputed" in case.reference:
+        reference = case.reference["log10Z_recomputed"]
+        row["reference"] = reference
+        row["error"] = answer["value_log10"] - reference
+        row["encloses"] = bool(lower - SIX_DIGITS <= reference <= upper + SIX_DIGITS)
+    if task == "MAR":
+        found = np.concatenate(answer["marginals"])
+        bounded = answer["marginals_lower"] is not None
+        least = np.concatenate(answer["marginals_lower"]) if bounded else np.zeros(len(found))
+        most = np.concatenate(answer["marginals_upper"]) if bounded else np.ones(len(found))
+        row["mean_width"] = float((most - least).mean())
+        if "log10Z_recomputed" in case.reference:
+            known = np.concatenate(read_mar(f"{case.model}.MAR"))
+            row["largest_error"] = float(np.abs(found - known).max())
+            row["marginals_enclosed"] = bool(((least <= known + SIX_DIGITS) & (known <= most + SIX_DIGITS)).all())
+    return row
+
+
+def summarised_sums(rows: list[dict[str, object]]) -> dict[str, object]:
+    """Counts by memory over the models with references, and over the hard ones."""
+    known = [r for r in rows if "reference" in r]
+    groups = {f"{memory} GiB": [r for r in known if r["memory_gib"] == memory] for memory in SUM_MEMORIES}
+    groups["hard"] = [r for r in rows if "reference" not in r]
+    summary: dict[str, object] = {}
+    for name, of in groups.items():
+        if not of:
+            continue
+        exact = [r for r in of if r["exact"]]
+        summary[name] = {
+            "rows": len(of),
+            "exact": len(exact),
+            "exact_by_conditioning": sum(r["method"] == "conditioning" for r in exact),
+            "exact_and_equal": sum(abs(r.get("error", 1.0)) < SIX_DIGITS for r in exact),
+            "bounded": sum(r["lower"] is not None and r["upper"] is not None for r in of),
+            "enclosed": sum(r.get("encloses", False) for r in of),
+            "marginals_enclosed": sum(r.get("marginals_enclosed", False) for r in of),
+            "bounds_monotone": sum(r["bounds_monotone"] for r in of),
+            "slowest_s": max(r["seconds"] for r in of),
+        }
+    return summary
+
+
 # A case, a seed, a method, a time limit and the clock that it counts by ("": the wall's).
 Job = tuple[Case, int, str, float, str]
 
@@ -276,6 +374,32 @@ def run_planning(seeds: list[int], time_limit: float, only: str, jobs: int, cloc
     (RESULTS / "uai_planning.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
 
+def run_longer(time_limit: float, only: str, jobs: int, clock: str) -> None:
+    """The instances of hard and planning that are not proven in their kept files, all side by side, for longer."""
+    kinds = {"hard": "uai_mmap_hard.zip", "planning": "uai_mmap_planning.zip"}
+    kept = {kind: json.loads((RESULTS / f"uai_{kind}.json").read_text()) for kind in kinds}
+    open_names = {kind: {r["name"] for r in of["instances"] if not r.get("exact")} for kind, of in kept.items()}
+    with hard_cases(only, kinds["hard"]) as hard, hard_cases(only, kinds["planning"]) as planning:
+        wanted = [c for c in (*hard, *planning) if any(c.name in names for names in open_names.values())]
+        rows = list(run_jobs([(case, 0, "auto", time_limit, clock) for case in wanted], jobs))
+    reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
+    for kind, of in kept.items():
+        mine = [r for r in rows if r["name"] in open_names[kind]]
+        if not mine:
+            continue
+        summary = {
+            **summarised(mine, time_limit, jobs, clock),
+            "proven_before": sum(bool(r.get("exact")) for r in of["instances"]),
+            "time_limit_before": of["summary"]["time_limit"],
+        }
+        if kind == "hard":
+            values = [(r["value"], reference[r["name"]]["value"]) for r in mine if "value" in r]
+            summary["equal_to_reference"] = sum(value >= best - 0.05 for value, best in values)
+        print(json.dumps(summary))
+        file = RESULTS / f"uai_{kind}_{time_limit:g}.json"
+        file.write_text(json.dumps({"summary": summary, "instances": mine}, indent=1) + "\n")
+
+
 def summarised(rows: list[dict[str, object]], time_limit: float, jobs: int, clock: str) -> dict[str, object]:
     """Counts over all runs, and the mean of upper bound minus value, in log10."""
     found = [r for r in rows if "value" in r]
@@ -360,7 +484,8 @@ def run_bounds(only: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=["exact", "bp", "auto", "bounds", "known", "reference", "hard", "planning", "figure"]
+        "what",
+        choices=["exact", "bp", "auto", "bounds", "known", "reference", "hard", "planning", "longer", "sums", "figure"],
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--time-limit", type=float, default=20.0)
@@ -375,6 +500,10 @@ def main() -> None:
         run_known(arguments.time_limit, arguments.only)
     elif arguments.what == "hard":
         run_hard(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs, clock)
+    elif arguments.what == "sums":
+        run_sums(arguments.time_limit, arguments.only, arguments.jobs, clock)
+    elif arguments.what == "longer":
+        run_longer(arguments.time_limit, arguments.only, arguments.jobs, clock)
     elif arguments.what == "planning":
         run_planning(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs, clock)
     elif arguments.what == "reference":

@@ -39,6 +39,8 @@ RESTARTS = (8, 40)
 # Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
 SMALL = 14
 SEARCH_IBOUND = 16
+# Its bounds of the whole, if there is time, may have tables larger by this power of two.
+WIDEST = 4
 # Mini-buckets of the method "bound" have at most 2**BOUND_IBOUND entries.
 BOUND_IBOUND = 12
 CONDITIONING_NAME = "conditioning"
@@ -422,6 +424,7 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         starts,
         _progress_callback(limits, SEARCH_NAME),
         limits.deadline,
+        WIDEST,
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value

@@ -29,7 +29,8 @@ class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
     ``starts`` are inferences whose decoded outputs the search begins with. mu is that of the outputs found, computed
-    exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock.
+    exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than
+    ``2**ibound`` entries; where time allows, bounds of the whole have tables up to ``2**widest`` times as large.
     """
 
     time_limit: float = 20.0
@@ -39,6 +40,7 @@ class Anytime:
     starts: tuple[Inference, ...] = ()
     report: Callable[[SearchProgress], None] | None = field(default=None, compare=False)
     deadline: float = np.inf
+    widest: int = 0
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):

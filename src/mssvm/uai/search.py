@@ -10,7 +10,8 @@
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
     prove       the same over parts of the output space, with new bounds in each (``Proof``)
 
-No table exceeds ``2**ibound`` entries. A search that branches to the end has proved its incumbent optimal.
+No table exceeds ``2**ibound`` entries, ``2**(ibound + widest)`` in the bound of the whole. A search that branches to
+the end has proved its incumbent optimal.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ QUICKER = 4
 PROVING = 3
 WIDER = 6
 WIDER_ROOTS = (2, 0)
+# Larger ones, by powers of two of this step, begin a proof only where they leave less than this share of the gap.
+WIDER_STEP = 2
+WORTH_WIDER = 0.7
+# Bytes of L-BFGS for each entry of such mini-buckets, with its ten corrections.
+MINIMISER = 128
 
 # Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, local
 # search before bounds, the choice of orders, and the first tightening.
@@ -58,9 +64,9 @@ ROOT_ITERATIONS = 120
 LAST_ITERATIONS = 400
 
 # Trees and proofs take turns with local search, in slices of this many seconds. They get most of the time once the
-# bounds are within NEAR (nats), or when local search has found nothing for long.
+# bounds are within NEAR (nats): with more between them no proof ever ended in time, and better outputs are what counts.
 SLICE_SECONDS = 0.25
-NEAR = 5.0
+NEAR = 2.5
 LOCAL_SHARE_FAR = 2.0
 LOCAL_SHARE_NEAR = 0.3
 PATIENCE = 6
@@ -111,6 +117,7 @@ class AnytimeSearch:
         self.entries = 1 << settings.ibound
         self.proof_entries = max(2, self.entries >> PROVING)
         self.wide_entries = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
+        self.widest = settings.widest
         self.starts = starts
         self.report = settings.report
         self.memory_limit = settings.memory_limit
@@ -246,8 +253,10 @@ class AnytimeSearch:
         self.phase = "tighten"
         least = relaxation.improve(ROOT_ITERATIONS, deadline, self.threshold, warm_start=True)
         self.improve_upper(least)
+        took = np.inf
         for shift in WIDER_ROOTS:
-            if self.proven or monotonic() >= deadline:
+            began = monotonic()
+            if self.proven or began >= deadline:
                 break
             wider = self._relaxation(self.entries >> shift)
             bound = wider.improve(ROOT_ITERATIONS, deadline, self.threshold)
@@ -257,6 +266,28 @@ class AnytimeSearch:
                 relaxation = wider
                 least = bound
                 self.proof_entries = self.entries >> shift
+            took = monotonic() - began
+        return self._widest(relaxation, least, took, deadline)
+
+    def _widest(self, relaxation: Relaxation, least: float, took: float, deadline: float) -> Relaxation:
+        """Mini-buckets beyond the usual size, as long as they can be optimised by the deadline.
+
+        Each takes as many times longer than the last, which ``took`` some seconds, as it has more entries. Parts are
+        bounded by them only if they close much of the gap.
+        """
+        for shift in range(WIDER_STEP, self.widest + 1, WIDER_STEP):
+            took *= 1 << WIDER_STEP
+            if self.proven or monotonic() + took >= deadline:
+                break
+            wider = self._relaxation(self.entries << shift)
+            if MINIMISER * wider.program.n_work > self.memory_limit:
+                break
+            bound = wider.improve(ROOT_ITERATIONS, deadline, self.threshold)
+            self.improve_upper(bound)
+            self._offer_decoded(wider)
+            if bound - self.threshold < WORTH_WIDER * (least - self.threshold):
+                relaxation = wider
+                least = bound
         return relaxation
 
     def _relaxation(self, entries: int) -> Relaxation:
@@ -288,7 +319,7 @@ class AnytimeSearch:
             slices = min(1 + stale // 8, 4) if near else 1
             tree.run(began + slices * SLICE_SECONDS)
             if not tree.done:
-                share = (LOCAL_SHARE_NEAR if near else LOCAL_SHARE_FAR) / (1 + stale // 4)
+                share = LOCAL_SHARE_NEAR / (1 + stale // 4) if near else LOCAL_SHARE_FAR
                 tree_seconds = monotonic() - began
                 local_search.run(min(deadline, monotonic() + share * tree_seconds), max_kicks=PATIENCE)
             stale = 0 if self.lower > before else stale + 1
