@@ -14,7 +14,7 @@
     python benchmarks/bench_uai.py longer --time-limit 300 --jobs 16
                                                               the instances of hard and planning that their files do
                                                               not prove, kept in results/uai_hard_300.json and
-                                                              results/uai_planning_300.json
+                                                              results/uai_planning_300.json, for 300 seconds
     python benchmarks/bench_uai.py sums                       PR and MAR by auto, within the usual memory and within
                                                               less and less, kept in results/uai_pr_mar.json
     python benchmarks/bench_uai.py figure                     results/uai_hard.png, drawn from these two, and the
@@ -374,13 +374,14 @@ def run_planning(seeds: list[int], time_limit: float, only: str, jobs: int, cloc
     (RESULTS / "uai_planning.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
 
-def run_longer(time_limit: float, only: str, jobs: int, clock: str) -> None:
+def run_longer(time_limit: float, only: str, without: list[str], jobs: int, clock: str) -> None:
     """The instances of hard and planning that are not proven in their kept files, all side by side, for longer."""
     kinds = {"hard": "uai_mmap_hard.zip", "planning": "uai_mmap_planning.zip"}
     kept = {kind: json.loads((RESULTS / f"uai_{kind}.json").read_text()) for kind in kinds}
     open_names = {kind: {r["name"] for r in of["instances"] if not r.get("exact")} for kind, of in kept.items()}
     with hard_cases(only, kinds["hard"]) as hard, hard_cases(only, kinds["planning"]) as planning:
-        wanted = [c for c in (*hard, *planning) if any(c.name in names for names in open_names.values())]
+        named = {*open_names["hard"], *open_names["planning"]}.difference(without)
+        wanted = [c for c in (*hard, *planning) if c.name in named]
         rows = list(run_jobs([(case, 0, "auto", time_limit, clock) for case in wanted], jobs))
     reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
     for kind, of in kept.items():
@@ -391,6 +392,7 @@ def run_longer(time_limit: float, only: str, jobs: int, clock: str) -> None:
             **summarised(mine, time_limit, jobs, clock),
             "proven_before": sum(bool(r.get("exact")) for r in of["instances"]),
             "time_limit_before": of["summary"]["time_limit"],
+            "left_out": sorted(open_names[kind].intersection(without)),
         }
         if kind == "hard":
             values = [(r["value"], reference[r["name"]]["value"]) for r in mine if "value" in r]
@@ -491,6 +493,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time, of reference and hard")
     parser.add_argument("--only", default="", help="instances whose name contains this")
+    parser.add_argument("--without", nargs="*", default=[], help="instances that longer leaves out")
     parser.add_argument("--processor-time", action="store_true", help="limits of hard and planning in processor time")
     arguments = parser.parse_args()
     clock = PROCESSOR_CLOCK if arguments.processor_time else ""
@@ -503,7 +506,7 @@ def main() -> None:
     elif arguments.what == "sums":
         run_sums(arguments.time_limit, arguments.only, arguments.jobs, clock)
     elif arguments.what == "longer":
-        run_longer(arguments.time_limit, arguments.only, arguments.jobs, clock)
+        run_longer(arguments.time_limit, arguments.only, arguments.without, arguments.jobs, clock)
     elif arguments.what == "planning":
         run_planning(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs, clock)
     elif arguments.what == "reference":

@@ -119,6 +119,30 @@ def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(largest) > 10 and 1 << 4 < max(largest) <= 1 << 7
 
 
+@pytest.mark.slow
+def test_bounds_of_the_whole_use_larger_tables_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = []
+
+    def watched(*args: Any) -> Program:
+        program = compile_elimination(*args)
+        largest.append(int((program.message_size * program.card).max(initial=1)))
+        return program
+
+    monkeypatch.setattr(relaxation, "compile_elimination", watched)
+    batch, theta, query = grid(np.random.default_rng(12), 7, 7, zeros=0.02)
+    value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
+    uppers = []
+    for widest in (0, 4):
+        search = AnytimeSearch(Anytime(1e6, ibound=4, widest=widest), OneInstance.of(batch, 0, theta, query), 1.0)
+        narrow = search._relaxation(4)
+        largest.clear()
+        search._widened(narrow)
+        assert max(largest) == 1 << 4 + widest
+        assert search.upper >= value - 1e-7
+        uppers.append(search.upper)
+    assert uppers[1] < uppers[0]
+
+
 def test_interruption_returns_the_best_so_far() -> None:
     batch, theta, query = grid(np.random.default_rng(4), 8, 8)
 

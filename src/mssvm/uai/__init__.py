@@ -3,6 +3,7 @@
 files, tokens      read and write models, evidence, queries and solutions; reject broken ones
 model              a model as one instance for inference; a task as temperatures and a query
 answers            a task answered exactly, by propagation and search, or by bounds
+partition          log Z and marginals within a time limit, with bounds from both sides
 anytime, search    marginal MAP within a time limit, by everything below
 support            zeros as constraints: arc consistency, possible assignments
 local_search       better outputs by ``regions`` and by conditioned elimination
