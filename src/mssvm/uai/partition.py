@@ -51,8 +51,8 @@ ROOTS = ((10, 40, 0.1), (13, 80, 0.25), (16, 80, 0.4))
 WORTHWHILE = 0.1
 # So many parts are never summed.
 MOST_BITS = 60.0
-# Compiled eliminations that are kept, by the variables that they eliminate.
-MOST_PROGRAMS = 64
+# Compiled eliminations are kept, by the variables that they eliminate, in this share of the memory.
+PROGRAMS_SHARE = 0.125
 # exp of more overflows.
 MOST_EXPONENT = 700.0
 # Rounding errors of sums: bounds are widened by this share of their size.
@@ -181,6 +181,7 @@ class Partition:
         self.shares = np.zeros(batch.n_states)
         self.relaxation: Relaxation | None = None
         self.programs: dict[bytes, Program] = {}
+        self.program_bytes = 0
         self.planner = EliminationPlanner(batch, ExactSettings(memory_limit), Workers(1), log_space=False)
 
     @property
@@ -320,14 +321,8 @@ class Partition:
 
     def _sum(self, left: Bools, free: Bools) -> None:
         """Add a part to those summed, by elimination of its free variables."""
-        key = free.tobytes()
-        if key not in self.programs:
-            order = [v for v in self.cliques.order if free[v]]
-            if len(self.programs) == MOST_PROGRAMS:
-                self.programs.clear()
-            self.programs[key] = compile_elimination(self.batch.topology(0), order, self.roles)
         one = np.zeros(1, dtype=np.int64)
-        jobs = [(self.programs[key], one)]
+        jobs = [(self._program(free), one)]
         query = Query(self.roles, left)
         route = EliminationRoute(self.planner, query, (1.0, 1.0), one, jobs, self.planner.workers, self.marginals)
         value = np.full(1, -np.inf)
@@ -339,6 +334,21 @@ class Partition:
         self.shares *= np.exp(self.summed - total)
         self.shares += np.exp(value[0] - total) * mu.unary
         self.summed = total
+
+    def _program(self, free: Bools) -> Program:
+        """The elimination of the variables ``free``."""
+        key = free.tobytes()
+        program = self.programs.get(key)
+        if program is None:
+            order = [v for v in self.cliques.order if free[v]]
+            program = compile_elimination(self.batch.topology(0), order, self.roles)
+            self.program_bytes += sum(array.nbytes for array in program if isinstance(array, np.ndarray))
+            if self.program_bytes > PROGRAMS_SHARE * self.memory_limit:
+                self.programs.clear()
+                self.program_bytes = 0
+            else:
+                self.programs[key] = program
+        return program
 
     def _told(self) -> None:
         """Bounds of the whole by those of all parts."""
