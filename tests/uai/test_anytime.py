@@ -143,6 +143,28 @@ def test_bounds_of_the_whole_use_larger_tables_where_there_is_time(monkeypatch: 
     assert uppers[1] < uppers[0]
 
 
+@pytest.mark.parametrize(("helped", "gap", "calls"), [(True, 50.0, 1), (False, 50.0, 0), (True, 1.0, 0)])
+def test_the_first_start_is_tried_again_where_it_helped_and_bounds_are_far_apart(
+    helped: bool, gap: float, calls: int
+) -> None:
+    batch, theta, query = grid(np.random.default_rng(5), 3, 4)
+    best = Enumerate()(batch, theta, query, 0.0, 1.0)
+    asked = []
+
+    def again(seconds: float) -> Any:
+        asked.append(seconds)
+        return best.decode(batch)
+
+    search = AnytimeSearch(Anytime(1e6), OneInstance.of(batch, 0, theta, query), 1.0, again=again)
+    search.offer(search.support.greedy())
+    search.first_start_helped = helped
+    search.upper = search.lower + gap
+    search._offer_again()
+    assert len(asked) == calls
+    if calls:
+        assert search.lower == pytest.approx(best.value[0])
+
+
 def test_interruption_returns_the_best_so_far() -> None:
     batch, theta, query = grid(np.random.default_rng(4), 8, 8)
 

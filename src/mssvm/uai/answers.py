@@ -50,6 +50,9 @@ SEARCH_NAME = "propagation and search"
 # Processor time of joint MAP as a start: this share of the time that is left, in seconds at least and at most these.
 JOINT_SHARE = 0.1
 JOINT_SECONDS = (1.0, 10.0)
+# The same where it is tried again.
+AGAIN_SHARE = 0.25
+AGAIN_SECONDS = (1.0, 40.0)
 # The methods that ask about a model without what arc consistency and evidence rule out, for PR and MAR.
 SMALLER = ("auto", "exact")
 # Propagation before bounds of log Z takes at most this share of the time.
@@ -414,8 +417,10 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         _propagation(limits.seed, "sum_first"),
         _propagation(limits.seed, "annealed"),
     )
+    again = None
     if find_spec("pytoulbar2") is not None:
-        starts = (_joint_map(limits.seconds_left), *starts)
+        starts = (_joint_map(JOINT_SHARE * limits.seconds_left, JOINT_SECONDS), *starts)
+        again = _joint_map(AGAIN_SHARE * limits.seconds_left, AGAIN_SECONDS)
     search = Anytime(
         limits.seconds_left,
         SEARCH_IBOUND,
@@ -425,6 +430,7 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         _progress_callback(limits, SEARCH_NAME),
         limits.deadline,
         WIDEST,
+        again,
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value
@@ -434,9 +440,9 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
     return Answer(value, result.proven, result.proven, lower, result.upper, SEARCH_NAME, result.states)
 
 
-def _joint_map(seconds_left: float) -> Inference:
+def _joint_map(seconds: float, limits: tuple[float, float]) -> Inference:
     """MAP with the hidden variables maximised too, as a start of the search; state 0 where nothing is found."""
-    solver = Toulbar2(float(np.clip(JOINT_SHARE * seconds_left, *JOINT_SECONDS)))
+    solver = Toulbar2(float(np.clip(seconds, *limits)))
 
     def infer(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         return solver.attempt(batch, theta, query)[0]

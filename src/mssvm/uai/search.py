@@ -68,6 +68,7 @@ LAST_ITERATIONS = 400
 SLICE_SECONDS = 0.25
 NEAR = 2.5
 LOCAL_SHARE_FAR = 2.0
+FAR = 5.5  # nats after the first tightening: more than for any proof that ended within the seconds of the benchmarks
 LOCAL_SHARE_NEAR = 0.3
 PATIENCE = 6
 
@@ -112,13 +113,22 @@ class SearchResult:
 class AnytimeSearch:
     """One search on one instance; ``run`` may be interrupted by a signal and then returns the incumbent."""
 
-    def __init__(self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Start, ...] = ()) -> None:
+    def __init__(
+        self,
+        settings: Anytime,
+        instance: OneInstance,
+        eps_h: float,
+        starts: tuple[Start, ...] = (),
+        again: Start | None = None,
+    ) -> None:
         self.eps_h = eps_h
         self.entries = 1 << settings.ibound
         self.proof_entries = max(2, self.entries >> PROVING)
         self.wide_entries = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
         self.widest = settings.widest
         self.starts = starts
+        self.again = again
+        self.first_start_helped = False
         self.report = settings.report
         self.memory_limit = settings.memory_limit
         self.rng = np.random.default_rng(settings.seed)
@@ -234,6 +244,8 @@ class AnytimeSearch:
         if not (self.proven or self.out_of_time()):
             self._alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
         if not (self.proven or self.out_of_time()):
+            self._offer_again()
+        if not (self.proven or self.out_of_time()):
             relaxation = self._widened(relaxation)
         if not (self.proven or self.out_of_time()):
             self._alternate(Proof(self, relaxation), local_search, self.deadline)
@@ -301,11 +313,24 @@ class AnytimeSearch:
 
     def _offer_starts(self) -> None:
         self.phase = "starts"
-        for start in self.starts:
+        for k, start in enumerate(self.starts):
             if self.proven or self.out_of_time():
                 return
-            states = start(self.deadline - monotonic())
-            self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
+            before = self.lower
+            self._offer_start(start)
+            if k == 0:
+                self.first_start_helped = self.lower > before
+
+    def _offer_start(self, start: Start) -> None:
+        states = start(self.deadline - monotonic())
+        self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
+
+    def _offer_again(self) -> None:
+        """The first start for longer, if it helped and the bounds are far apart all the same."""
+        if self.again is None or not self.first_start_helped or self.upper - self.lower <= FAR:
+            return
+        self.phase = "starts"
+        self._offer_start(self.again)
 
     def _alternate(
         self, tree: BranchAndBound | Proof | Enumeration, local_search: LocalSearch, deadline: float
