@@ -76,3 +76,8 @@ def test_what_follows_two_labels_is_learned(tmp_path: Path) -> None:
 def test_other_orders_are_refused(order: object) -> None:
     with pytest.raises(ms.errors.MssvmError, match="order"):
         ms.CRF(ms.Chain(order=order)).fit(instances(), [["a"] * len(x) for x in instances()])
+
+
+def test_parameters_given_by_position_keep_their_places() -> None:
+    chain = ms.Chain(2, False, True, False, [("a", "b")])
+    assert (chain.hidden, chain.direct, chain.forbidden, chain.order) == (2, True, [("a", "b")], 1)

@@ -37,9 +37,6 @@ class Chain(Pairwise):
         Keep direct transitions y_t -> y_{t+1} beside the hidden variables.
     ends : bool
         Separate scores for the first and the last label.
-    order : int
-        2 adds a table over every three labels in a row; inference stays exact, at a cost that grows with the cube of
-        the number of labels.
     forbidden : iterable of (label, next label), "bio" or "bioes"
         Transitions that never happen; ``None`` as the first stands for the start of the sequence, as the second for
         its end: ``[("O", "I"), (None, "I")]``. "bio" and "bioes" stand for all transitions that are illegal in these
@@ -49,6 +46,9 @@ class Chain(Pairwise):
     fixed : mapping of block to weights
         Known weights that training leaves alone: a number, an array with NaN where free, or
         ``{(feature, states...): weight}``.
+    order : int
+        2 adds a table over every three labels in a row; inference stays exact, at a cost that grows with the cube of
+        the number of labels.
 
     X is a list of (T, d) arrays, sparse matrices, or lists of named features; with edge features a list of
     ``{"x": ..., "edge_x": (T - 1, e)}`` or of tuples of two arrays.
@@ -64,10 +64,10 @@ class Chain(Pairwise):
     linked: bool = False
     direct: bool = False
     ends: bool = False
-    order: int = 1
     forbidden: Iterable[tuple[Hashable, Hashable]] | str | None = None
     forced: Mapping[Hashable, Any] | None = None
     fixed: Mapping[str, Any] | None = None
+    order: int = 1
 
     def check(self) -> None:
         super().check()
