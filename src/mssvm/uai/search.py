@@ -64,9 +64,9 @@ ROOT_ITERATIONS = 120
 LAST_ITERATIONS = 400
 
 # Trees and proofs take turns with local search, in slices of this many seconds. They get most of the time once the
-# bounds are within NEAR (nats): with more between them no proof ever ended in time, and better outputs are what counts.
+# bounds are within NEAR (nats), or when local search has found nothing for long.
 SLICE_SECONDS = 0.25
-NEAR = 2.5
+NEAR = 5.0
 LOCAL_SHARE_FAR = 2.0
 FAR = 5.5  # nats after the first tightening: more than for any proof that ended within the seconds of the benchmarks
 LOCAL_SHARE_NEAR = 0.3
@@ -344,7 +344,7 @@ class AnytimeSearch:
             slices = min(1 + stale // 8, 4) if near else 1
             tree.run(began + slices * SLICE_SECONDS)
             if not tree.done:
-                share = LOCAL_SHARE_NEAR / (1 + stale // 4) if near else LOCAL_SHARE_FAR
+                share = (LOCAL_SHARE_NEAR if near else LOCAL_SHARE_FAR) / (1 + stale // 4)
                 tree_seconds = monotonic() - began
                 local_search.run(min(deadline, monotonic() + share * tree_seconds), max_kicks=PATIENCE)
             stale = 0 if self.lower > before else stale + 1
