@@ -101,9 +101,9 @@ def _one(batch: Batch, theta: Potentials, query: Query) -> tuple[Batch, int, Pot
     return batch, 0, theta, query, 1.0
 
 
-@pytest.mark.slow
-def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = []
+def sizes_of_tables(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The largest table of every elimination that relaxations compile from now on."""
+    largest: list[int] = []
 
     def watched(*args: Any) -> Program:
         program = compile_elimination(*args)
@@ -111,6 +111,12 @@ def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         return program
 
     monkeypatch.setattr(relaxation, "compile_elimination", watched)
+    return largest
+
+
+@pytest.mark.slow
+def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = sizes_of_tables(monkeypatch)
     for seed in (8, 11):
         batch, theta, query = grid(np.random.default_rng(seed), 9, 9)
         found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
@@ -121,14 +127,7 @@ def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_bounds_of_the_whole_use_larger_tables_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = []
-
-    def watched(*args: Any) -> Program:
-        program = compile_elimination(*args)
-        largest.append(int((program.message_size * program.card).max(initial=1)))
-        return program
-
-    monkeypatch.setattr(relaxation, "compile_elimination", watched)
+    largest = sizes_of_tables(monkeypatch)
     batch, theta, query = grid(np.random.default_rng(12), 7, 7, zeros=0.02)
     value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
     uppers = []

@@ -68,7 +68,7 @@ LAST_ITERATIONS = 400
 SLICE_SECONDS = 0.25
 NEAR = 5.0
 LOCAL_SHARE_FAR = 2.0
-FAR = 5.5  # nats after the first tightening: more than for any proof that ended within the seconds of the benchmarks
+FAR = 5.5  # nats between the bounds after the first tightening, above which joint MAP is tried again
 LOCAL_SHARE_NEAR = 0.3
 PATIENCE = 6
 
