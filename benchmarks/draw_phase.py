@@ -104,7 +104,7 @@ def verdicts(found: list[Place], level: float) -> list[str]:
     return lines
 
 
-def draw(found: list[Place], level: float, out: Path) -> None:
+def draw(found: list[Place], out: Path) -> None:
     """Lead of HCRF over MSSVM by noise and labels, and what each member learns against dominated sites."""
     import matplotlib
 
@@ -112,50 +112,63 @@ def draw(found: list[Place], level: float, out: Path) -> None:
     from matplotlib import pyplot as plt
 
     plt.rcParams.update({"font.size": 12, "axes.titlesize": 12})
-    chosen = [p for p in found if p.hidden == 0]
-    missing = sorted({p.missing for p in chosen})
-    labels = sorted({p.labels for p in chosen})
-    noises = sorted({p.noise for p in chosen})
-    figure = plt.figure(figsize=(13, 8.2), layout="constrained")
+    figure = plt.figure(figsize=(16, 9), layout="constrained")
     figure.suptitle(
-        "Margins learn little where no label has more than half of the probability", fontsize=17, weight="bold"
+        "Where no label has more than half of the probability, margins fall behind", fontsize=18, weight="bold"
     )
-    grid = figure.add_gridspec(2, len(missing), height_ratios=(1, 1.15))
-    for column, rate in enumerate(missing):
-        axes = figure.add_subplot(grid[0, column])
-        cells = {(p.noise, p.labels): p for p in chosen if p.missing == rate}
-        lead = np.array([[cells[noise, k].lead.mean for k in labels] for noise in noises])
-        image = axes.imshow(lead, origin="lower", cmap="YlOrRd", vmin=0, vmax=30, aspect="auto")
-        for (row, across), value in np.ndenumerate(lead):
-            place = cells[noises[row], labels[across]]
-            ink = "white" if value > 18 else "black"
-            mark = "\n▲" if place.dominated < 0.5 else ""
-            axes.text(across, row, f"{value:+.1f}{mark}", ha="center", va="center", color=ink, fontsize=11)
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set_yticks(range(len(noises)), [f"{noise:g}" for noise in noises])
-        axes.set_xlabel("labels")
-        axes.set_ylabel("noise" if column == 0 else "")
-        axes.set_title(f"{100 * rate:.0f}% of the training labels missing")
-    figure.colorbar(image, ax=figure.axes, label="HCRF - MSSVM, points", shrink=0.9)
-    axes = figure.add_subplot(grid[1, :])
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.1))
+    panels = sorted({(p.hidden, p.missing) for p in found})
+    for axes, (hidden, missing) in zip(above.subplots(1, len(panels)), panels, strict=True):
+        image = draw_leads(axes, [p for p in found if (p.hidden, p.missing) == (hidden, missing)])
+        what = "hidden topics" if hidden else "no hidden variables"
+        axes.set_title(f"{what},\n{100 * missing:.0f}% of the labels missing")
+    above.colorbar(image, ax=above.axes, label="HCRF - MSSVM, points", shrink=0.9)
+    titles = {0: "chains without hidden variables", 2: "a hidden topic between neighbours"}
+    for axes, (hidden, title) in zip(below.subplots(1, len(titles), sharey=True), titles.items(), strict=True):
+        draw_shares(axes, [p for p in found if p.hidden == hidden])
+        axes.set_title(title)
+    below.axes[0].set_ylabel("learned, % of what can be\n(0: most frequent label)")
+    below.axes[0].legend(loc="lower right", title="open: 90% missing")
+    below.supxlabel(
+        "share of sites at which one label has more than half of the probability (▲ above: fewer than half); "
+        "C by cross-validation, means of 20 trials a cell",
+        fontsize=12,
+    )
+    figure.savefig(out, dpi=100)
+
+
+def draw_leads(axes: Any, cells: list[Place]) -> Any:
+    """A map of the lead over labels and noise."""
+    labels = sorted({p.labels for p in cells})
+    noises = sorted({p.noise for p in cells})
+    by_place = {(p.noise, p.labels): p for p in cells}
+    lead = np.array([[by_place[noise, k].lead.mean for k in labels] for noise in noises])
+    image = axes.imshow(lead, origin="lower", cmap="YlOrRd", vmin=0, vmax=30, aspect="auto")
+    for (row, column), value in np.ndenumerate(lead):
+        place = by_place[noises[row], labels[column]]
+        ink = "white" if value > 18 else "black"
+        mark = "\n▲" if place.dominated < 0.5 else ""
+        axes.text(column, row, f"{value:+.1f}{mark}", ha="center", va="center", color=ink, fontsize=11)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(noises)), [f"{noise:g}" for noise in noises])
+    axes.set_xlabel("labels")
+    axes.set_ylabel("noise")
+    return image
+
+
+def draw_shares(axes: Any, cells: list[Place]) -> None:
+    """What members learn of what can be learned, by the share of dominated sites."""
     axes.axvspan(0, 0.5, color="#d1611c", alpha=0.07)
     for member, (_, colour, marker) in SHOWN.items():
-        dense = [p for p in chosen if p.missing < 0.9]
-        sparse = [p for p in chosen if p.missing == 0.9]
-        for places_, face in ((dense, colour), (sparse, "none")):
-            xs = [p.dominated for p in places_]
-            ys = [100 * p.share(member) for p in places_]
+        dense = [p for p in cells if p.missing < 0.9]
+        sparse = [p for p in cells if p.missing == 0.9]
+        for shown, face in ((dense, colour), (sparse, "none")):
+            xs = [p.dominated for p in shown]
+            ys = [100 * p.share(member) for p in shown]
             style = {"marker": marker, "s": 60, "facecolors": face, "edgecolors": colour}
             axes.scatter(xs, ys, label=member if face != "none" else None, **style)
-    axes.set_xlabel(
-        "share of sites at which one label has more than half of the probability (▲ above: fewer than half)\n"
-        "chains without hidden variables, C by cross-validation, means of 20 trials a cell"
-    )
-    axes.set_ylabel("learned, % of what can be\n(0: most frequent label)")
     axes.set_xlim(0, 1.02)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", title="open: 90% missing")
-    figure.savefig(out, dpi=110)
 
 
 def main() -> None:
@@ -169,7 +182,7 @@ def main() -> None:
     for hidden in (0, 2):
         print(f"hidden states: {hidden}")
         print("\n".join(verdicts([p for p in found if p.hidden == hidden], level)))
-    draw(found, level, args.out)
+    draw(found, args.out)
 
 
 if __name__ == "__main__":
