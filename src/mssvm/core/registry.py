@@ -64,8 +64,9 @@ LOSSES = {
     "weighted": Entry("mssvm.losses:WeightedHamming"),
     "table": Entry("mssvm.losses:TableLoss"),
     "spans": Entry("mssvm.losses:SpanLoss"),
+    "zero-one": Entry("mssvm.losses:ZeroOne"),
 }
-NAMED_LOSSES = ("hamming", "zero", "spans")  # the others need costs
+NAMED_LOSSES = ("hamming", "zero", "spans", "zero-one")  # the others need costs
 INFERENCES = {
     "auto": Entry("mssvm.inference.auto:Auto"),
     "exact": Entry("mssvm.inference.exact:Exact"),

@@ -21,11 +21,13 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, sum_by
 from mssvm.core.checks import number
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines.base import BoundQuery, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner
-from mssvm.losses import Hamming, Loss, Zero
+from mssvm.losses import Hamming, Loss, Zero, ZeroOne
+from mssvm.losses.zero_one import NO_TABLE
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.sample import Sample
@@ -51,6 +53,8 @@ class ModLatProblems:
     def __post_init__(self) -> None:
         number(self.beta, "beta", low=0.0, high=1.0)
         number(self.latent_weight, "latent_weight", low=0.0)
+        if isinstance(self.loss, ZeroOne):
+            raise UnsupportedError(NO_TABLE)
 
     def prediction_problem(self, theta: Floats) -> TrainingProblem:
         """The problem in w, given the conditional model."""

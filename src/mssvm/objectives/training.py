@@ -23,7 +23,7 @@ from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Remembering
 from mssvm.inference.base import Inference, Planner
-from mssvm.losses import Zero
+from mssvm.losses import Zero, ZeroOne
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective
 from mssvm.objectives.blocks import Block, SampleBlocks, block_ptr
@@ -239,13 +239,14 @@ class TrainingProblem:
         )
 
     def _loss_tables(self, sample: Sample) -> Potentials:
-        """Delta of every state and table entry."""
+        """Delta of every state and table entry; without the zero-one loss, which the unified objective adds itself."""
         batch = sample.batch
-        if isinstance(self.objective.loss, Zero):
+        loss = self.objective.loss
+        if isinstance(loss, Zero) or (isinstance(loss, ZeroOne) and isinstance(self.objective, Unified)):
             # Broadcast zeros take no memory.
             delta = Potentials(np.broadcast_to(0.0, batch.n_states), np.broadcast_to(0.0, batch.n_table_entries))
         else:
-            delta = self.objective.loss.delta(batch, sample.query.output, sample.truth, sample.site_weight)
+            delta = loss.delta(batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is None:
             return delta
         return replace(delta, unary=delta.unary + sample.extra_loss)

@@ -25,9 +25,10 @@ from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.core.registry import LOSSES, MEMBERS
 from mssvm.engines.base import Pair, Paired, Plan
 from mssvm.inference.base import Planner
-from mssvm.losses import Hamming, Loss, Zero
+from mssvm.losses import Hamming, Loss, Zero, ZeroOne
 from mssvm.objectives.base import Parts
 from mssvm.objectives.sample import Sample
+from mssvm.objectives.zero_one import ZeroOneParts
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Unified:
         """The same objective at other temperatures."""
         return replace(self, eps_y=eps_y, eps_h=eps_h)
 
-    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> UnifiedParts:
+    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> UnifiedParts | ZeroOneParts:
+        if isinstance(self.loss, ZeroOne):
+            return ZeroOneParts.of(sample, delta, plan, self.eps_y, self.eps_h, self.loss.scale)
         pair = plan.pair(sample.query, sample.truth_query, self.eps_y, self.eps_h)
         if isinstance(self.loss, Zero) and sample.extra_loss is None:
             return UnifiedParts(sample, None, pair)
