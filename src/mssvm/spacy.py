@@ -16,7 +16,7 @@ from mssvm import estimators
 from mssvm.core.checks import count, number
 from mssvm.core.errors import InputError, MissingExtraError
 from mssvm.core.registry import MEMBERS
-from mssvm.data.metrics import spans
+from mssvm.data.chunks import spans
 from mssvm.structures import Chain
 
 try:

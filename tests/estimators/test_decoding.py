@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV
 
 import mssvm as ms
 from mssvm.core.errors import InputError
+from mssvm.data.calibration import calibration_of
 from mssvm.data.labels import Labels
 from mssvm.inference.enumerate import Enumerate
 from mssvm.losses import Hamming, TableLoss, WeightedHamming
@@ -279,7 +280,7 @@ def test_reliability_against_counting() -> None:
     states = np.array([rng.choice(3, p=row) for row in p])
     observed = rng.random(500) < 0.8
     labels = Labels(observed, np.eye(3, dtype=bool)[states] | ~observed[:, None], np.array([0, 500]))
-    found = ms.metrics.calibration_of(p, labels, 5)
+    found = calibration_of(p, labels, 5)
     top, right = p.max(axis=1)[observed], (p.argmax(axis=1) == states)[observed]
     total = 0.0
     for b in found.bins:

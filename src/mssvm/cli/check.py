@@ -16,9 +16,9 @@ from rich.console import Console
 from mssvm.cli import options as o
 from mssvm.cli.tables import columns, pairs
 from mssvm.core.text import printable
+from mssvm.data.chunks import is_bio
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import MANY_CLASSES, is_negative
-from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
 

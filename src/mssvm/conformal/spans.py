@@ -13,8 +13,8 @@ import numpy as np
 
 from mssvm.conformal.thresholds import Coverage, check_settings, measured, threshold
 from mssvm.core.errors import InputError
+from mssvm.data.chunks import is_bio, spans
 from mssvm.data.labels import is_missing
-from mssvm.data.metrics import is_bio, spans
 
 NEVER_FOUND = 2.0  # the strangeness of a span that is in none of the k best taggings; others have at most 1
 

@@ -1,9 +1,9 @@
 """Metrics for labels that may be missing or ambiguous: only cases that the labels determine count.
 
 ``site_accuracy``, ``instance_accuracy``, ``flat_f1`` and ``span_f1`` compare true and predicted labels; ``scorer``
-turns each into a scorer of scikit-learn: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``. ``calibration``
-compares the probabilities of a model with how often it is right. ``missing_label`` and ``classes`` of the metrics are
-as in estimators; a scorer passes on those of its estimator.
+turns each into a scorer of scikit-learn: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``. ``missing_label``
+and ``classes`` of the metrics are as in estimators; a scorer passes on those of its estimator. ``calibration`` and the
+functions on tags have modules of their own (``calibration``, ``chunks``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.checks import sequence
 from mssvm.core.errors import InputError
+from mssvm.data.calibration import Bin, Calibration, calibration
+from mssvm.data.chunks import is_bio, is_span, spans
 from mssvm.data.labels import OF_LABELS, Labels, LabelVocabulary, labels_of, plain
 
 __all__ = [
@@ -38,12 +40,6 @@ __all__ = [
     "spans",
 ]
 
-Span = tuple[int, int, str]
-"""First site, site after the last, and name of a chunk."""
-# Tags of chunks, beside O.
-OPENING = ("B", "S")
-INSIDE = ("I", "E")
-CLOSING = ("E", "S")
 AVERAGES = ("macro", "weighted", "micro")
 ALL = "\0all"  # chunks of all types together; no type has this name
 
@@ -202,47 +198,6 @@ def _mean_rates(means: Floats, support: int, predicted: int) -> Rates:
     return Rates(precision, recall, f1, support, predicted)
 
 
-def is_bio(classes: Iterable[Hashable]) -> bool:
-    """Whether ``classes`` are chunk tags: O, and B-x and I-x, also E-x and S-x (or the plain letters).
-
-    >>> ms.metrics.is_bio(["B-NP", "I-NP", "O"]), ms.metrics.is_bio(["noun", "verb"])
-    (True, False)
-    """
-    names = [c for c in classes if isinstance(c, str)]
-    kinds = {name.partition("-")[0] for name in names}
-    return len(names) > 1 and kinds <= {*INSIDE, *OPENING, "O"} and bool(kinds & set(OPENING))
-
-
-def span_tags(kind: str, length: int) -> list[str]:
-    """The BIO tags of one span of a type."""
-    return [f"B-{kind}", *[f"I-{kind}"] * (length - 1)]
-
-
-def spans(tags: Sequence[str | None]) -> list[Span]:
-    """Chunks of a sequence of ``tags``: B and S open one, I and E continue one of their own name and open one
-    otherwise, and after E and S it ends.
-
-    >>> ms.metrics.spans(["B-NP", "I-NP", "O", "B-VP"])
-    [(0, 2, 'NP'), (3, 4, 'VP')]
-    """
-    out: list[Span] = []
-    start = -1
-    name = ""
-    for t, tag in enumerate([*tags, "O"]):
-        kind, _, what = (tag or "O").partition("-")
-        goes_on = kind in INSIDE and start >= 0 and what == name
-        if start >= 0 and not goes_on:
-            out.append((start, t, name))
-            start = -1
-        if kind != "O" and not goes_on:
-            start = t
-            name = what
-        if kind in CLOSING:
-            out.append((start, t + 1, name))
-            start = -1
-    return out
-
-
 def _span_rates(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> dict[str, Rates]:
     """Exact matches of chunks by type, and of ``ALL``, as far as the labels determine them: a true chunk counts if
     every completion of the unknown labels has it, a predicted chunk if all completions have it (right) or none has it
@@ -255,57 +210,17 @@ def _span_rates(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> dic
             gold_tags.append(names[truth.states[s]] if truth.single[s] else None)
         predicted_tags = [names[state] for state in states[first:end]]
         for span in spans(predicted_tags):
-            verdict = _is_span(span, gold_tags)
+            verdict = is_span(span, gold_tags)
             counts["right"][span[2]] += verdict is True
             counts["predicted"][span[2]] += verdict is not None
         for span in spans(gold_tags):
-            counts["true"][span[2]] += _is_span(span, gold_tags) is True
+            counts["true"][span[2]] += is_span(span, gold_tags) is True
     types = sorted({name.partition("-")[2] for name in names if name != "O"})
     out = {}
     for name in types:
         out[name] = Rates.of(*(counts[what][name] for what in ("right", "predicted", "true")))
     out[ALL] = Rates.of(*(counts[what].total() for what in ("right", "predicted", "true")))
     return out
-
-
-def _is_span(span: Span, tags: Sequence[str | None]) -> bool | None:
-    """Whether ``span`` is a chunk of ``tags``; None if that depends on unknown tags (None)."""
-    first, end, name = span
-    padded = ["O", *tags, "O"]  # tag t is padded[t + 1]
-    continues = [_continues(padded[t], padded[t + 1]) for t in range(first, end + 1)]
-    # Every site has the name of the chunk; it continues at each but the first, and not at the site after the last.
-    conditions = [_has_name(tag, name) for tag in tags[first:end]]
-    conditions += continues[1:-1]
-    conditions.append(_negated(continues[0]))
-    conditions.append(_negated(continues[-1]))
-    if False in conditions:
-        return False
-    if None in conditions:
-        return None
-    return True
-
-
-def _has_name(tag: str | None, name: str) -> bool | None:
-    if tag is None:
-        return None
-    return tag != "O" and tag.partition("-")[2] == name
-
-
-def _negated(condition: bool | None) -> bool | None:
-    if condition is None:
-        return None
-    return not condition
-
-
-def _continues(before: str | None, tag: str | None) -> bool | None:
-    """Whether the chunk of the site before continues at a site; None if that depends on an unknown tag."""
-    kind, _, name = (tag or "I").partition("-")
-    kind_before, _, name_before = (before or "B").partition("-")
-    if kind not in INSIDE or kind_before == "O" or kind_before in CLOSING:
-        return False
-    if tag is None or before is None:
-        return None
-    return name == name_before
 
 
 # ----------------------------------------------------------------------------------------- true and predicted labels
@@ -467,76 +382,3 @@ def _compared(y_true: Any, y_pred: Any, missing_label: Hashable, classes: Any) -
     vocabulary = LabelVocabulary(tuple(known), missing_label).widened(y_true, depth)
     truth = vocabulary.encode(y_true, shapes)
     return evaluate(vocabulary, truth, vocabulary.encode(y_pred, shapes).states)
-
-
-# ----------------------------------------------------------------------------------------- probabilities
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Sites whose most probable class has a probability from ``low`` to ``high``: its mean (``confidence``), the share
-    that is right (``accuracy``), and how many there are.
-
-    >>> sum(part.n_sites for part in ms.metrics.calibration(clf, X, y).bins)
-    7
-    """
-
-    low: float
-    high: float
-    confidence: float
-    accuracy: float
-    n_sites: int
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Mean log loss of the labels, and how far confidence is from accuracy: in bins, and on average (``error``).
-
-    >>> found = ms.metrics.calibration(clf, X, y)
-    >>> found.log_loss < 1.0, len(found.bins) > 0
-    (True, True)
-    """
-
-    log_loss: float
-    error: float
-    bins: tuple[Bin, ...]
-
-
-def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration:
-    """Whether the probabilities of a fitted ``estimator`` agree with how often it is right on labelled data, in
-    ``n_bins`` bins. Missing labels, and labels unseen in training, do not count; the probability of a candidate set is
-    the sum over its members.
-
-    >>> 0.0 <= ms.metrics.calibration(clf, X, y, n_bins=5).error <= 1.0
-    True
-    """
-    marginals = estimator.predict_marginals(X)
-    shapes = [np.shape(item)[:-1] for item in marginals]
-    p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in marginals])
-    return calibration_of(p, estimator.labels_.encode_met(y, shapes), n_bins)
-
-
-def calibration_of(p: Floats, labels: Labels, n_bins: int = 10) -> Calibration:
-    """The calibration of probabilities (sites, classes)."""
-    labelled = p[labels.observed]
-    confidence = labelled.max(axis=1)
-    right = labels.mask[labels.observed][np.arange(len(labelled)), labelled.argmax(axis=1)]
-    edges = np.linspace(0.0, 1.0, n_bins + 1)
-    bin_of = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
-    bins = []
-    for k in range(n_bins):
-        inside = bin_of == k
-        if inside.any():
-            mean = float(confidence[inside].mean())
-            accuracy = float(right[inside].mean())
-            bins.append(Bin(float(edges[k]), float(edges[k + 1]), mean, accuracy, int(inside.sum())))
-    error = sum(b.n_sites * abs(b.confidence - b.accuracy) for b in bins) / max(len(labelled), 1)
-    return Calibration(log_loss(p, labels), error, tuple(bins))
-
-
-def log_loss(p: Floats, labels: Labels) -> float:
-    """Mean over labelled sites of -log p(label), or of the candidates together."""
-    of_labels = np.where(labels.mask, p, 0.0).sum(axis=1)[labels.observed]
-    if not len(of_labels):
-        raise InputError("there is no labelled site to compare probabilities with.")
-    return float(-np.mean(np.log(np.clip(of_labels, np.finfo(np.float64).tiny, 1.0))))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mssvm.data.calibration import log_loss
 from mssvm.data.labels import Labels
-from mssvm.data.metrics import log_loss
 from mssvm.estimators.prediction import PredictionRequest
 
 LOG_TEMPERATURES = tuple(0.5 * np.log(2.0) * k for k in range(-10, 11))  # a grid from 1/32 to 32

@@ -10,7 +10,7 @@ import torch
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
-from mssvm.data.metrics import Span, is_bio, spans
+from mssvm.data.chunks import Span, is_bio, spans
 from mssvm.hf.words import NO_WORD, check_size, encode
 
 OF_SENTENCES = ("node", "hidden", "between")  # scores with an axis of sentences; the others are shared tables

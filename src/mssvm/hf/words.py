@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from mssvm.core.errors import InputError
+from mssvm.data.chunks import is_bio
 from mssvm.data.labels import Labels, LabelVocabulary
-from mssvm.data.metrics import Rates, is_bio, span_report
+from mssvm.data.metrics import Rates, span_report
 from mssvm.torch.layer import MISSING_LABEL
 
 NO_WORD = -1

@@ -17,8 +17,8 @@ import numpy as np
 from mssvm.annotators import GOLD
 from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
+from mssvm.data.chunks import is_bio, span_tags, spans
 from mssvm.data.dataset import Dataset
-from mssvm.data.metrics import is_bio, span_tags, spans
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import format_of
 from mssvm.estimators import HCRF

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from mssvm.core.checks import shown
-from mssvm.data.metrics import span_tags
+from mssvm.data.chunks import span_tags
 from mssvm.data.readers.values import Fail, LabelReader
 
 OUTSIDE = "O"
