@@ -1,4 +1,5 @@
-"""scikit-learn estimators: ``members`` are the family, ``base`` is their common base class.
+"""scikit-learn estimators: ``members`` are the family, ``base`` is their common base class, made of ``parameters``
+(their constructor), ``fitted`` (what a fitted model can do) and ``fit``.
 
 plan            parameters of an estimator as one frozen description of its training
 training_data   X and y as a sample of a problem; ``sharded`` is the same on a cluster
