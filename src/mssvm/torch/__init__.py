@@ -4,12 +4,13 @@
     loss({"node": network(x), "edge": transitions}, y, lengths=lengths).backward()     # gradient: mu_plus - mu_minus
     loss.decode({"node": network(x), "edge": transitions}, lengths=lengths)
 
-``layer`` is the module. Its general path lays tensors out as potentials of a batch (``scores``, ``labels``) and has
-values whose gradients are marginals (``functions``); its fast path takes padded chains (``padded``, ``constraints``,
-``chain_operation``, ``reports``). ``sampling`` draws from the model, ``linear`` is a fitted estimator as a module and
-back, ``decoder`` and ``recursions`` are best labels and marginals of chains that can be exported, ``onnx`` writes them
-to a file. Tensors on the CPU go through the native engine in float64 (float64 tensors without a copy, other types
-converted once per call), tensors on a GPU through the torch engine in their own precision.
+``layer`` is the module. Its general path lays tensors out as potentials of a batch (``scores`` by ``layouts``, with
+``lengths``; ``site_labels``, on a GPU ``labels``) and has values whose gradients are marginals (``functions``); its
+fast path takes padded chains (``padded``, ``constraints``, ``chain_operation``, ``reports``). ``sampling`` draws from
+the model, ``linear`` is a fitted estimator as a module and back, ``decoder`` and ``recursions`` are best labels and
+marginals of chains that can be exported, ``onnx`` writes them to a file. Tensors on the CPU go through the native
+engine in float64 (float64 tensors without a copy, other types converted once per call), tensors on a GPU through the
+torch engine in their own precision.
 """
 
 from mssvm.core.errors import MissingExtraError

@@ -12,7 +12,8 @@ from mssvm.core.arrays import Floats
 from mssvm.core.errors import InfeasibleError, UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials, Parts
-from mssvm.torch.scores import LaidOut, ScoreLayout
+from mssvm.torch.layouts import ScoreLayout
+from mssvm.torch.scores import LaidOut
 
 Question = Callable[[Potentials], tuple[Floats, Marginals]]
 """Inference bound to a batch and a query: potentials to the value of every instance and its gradient."""

@@ -11,7 +11,8 @@ from mssvm.core.potentials import Potentials
 from mssvm.engines.torch.arrays import DevicePotentials, DeviceQuery
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.sample import Sample
-from mssvm.torch.scores import LaidOut, ScoreLayout, without_padding
+from mssvm.torch.layouts import ScoreLayout
+from mssvm.torch.scores import LaidOut, without_padding
 
 
 def sample_on_device(

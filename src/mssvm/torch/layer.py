@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -10,14 +9,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from mssvm.core.arrays import AnyArray, Bools, Floats
+from mssvm.core.arrays import Floats
 from mssvm.core.checks import count, temperature
 from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.segments import segmentation_of
 from mssvm.data.labels import Labels
-from mssvm.data.tensors import as_array
 from mssvm.engines import engine_of
 from mssvm.engines.base import BoundQuery, Plan
 from mssvm.engines.torch import TorchEngine
@@ -37,10 +35,12 @@ from mssvm.torch.chain_operation import ChainSettings, Found, power_sums
 from mssvm.torch.constraints import Constraints
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
+from mssvm.torch.lengths import lengths_of
 from mssvm.torch.padded import PaddedScores, may_be_padded_chains, padded_chains, site_labels
 from mssvm.torch.reports import Reports
 from mssvm.torch.sampling import draw
-from mssvm.torch.scores import LaidOut, Layouts, Scores, lengths_of, names_scores, without_padding
+from mssvm.torch.scores import LaidOut, Layouts, Scores, names_scores
+from mssvm.torch.site_labels import labels_of_tensors, rows_of_sites
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": torch.mean,
@@ -219,7 +219,7 @@ class StructuredLoss(torch.nn.Module):
         labels = self._labels(laid, y, "y")
         per_site = None
         if site_weight is not None:
-            per_site = _sites(laid, site_weight, "site_weight").astype(np.float64)
+            per_site = rows_of_sites(laid, site_weight, "site_weight").astype(np.float64)
         sample = to_sample(laid.layout.encoded, labels, site_weight=per_site)
         return sample, self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
 
@@ -470,72 +470,8 @@ class StructuredLoss(torch.nn.Module):
         listed = isinstance(y, (list, tuple)) and len(y) > 0 and all(map(torch.is_tensor, y))
         if not torch.is_tensor(y) and not listed:
             return laid.layout.encoder.encode_labels(y, sites.shapes, what)
-        labels = self._labels_of_tensors(laid, y, what)
+        labels = labels_of_tensors(laid, y, what, self.missing_label)
         if isinstance(self.structure, Segments):
             boundaries = np.ones((len(sites.vars), 2), dtype=bool)
             return self.structure.with_boundaries(labels, boundaries, laid.layout.encoder)
         return labels
-
-    def _labels_of_tensors(self, laid: LaidOut, y: Any, what: str) -> Labels:
-        encoded = laid.layout.encoded
-        sites = laid.layout.encoded.labels
-        flat = _sites(laid, y, what)
-        if flat.dtype == np.bool_ and flat.ndim == 2:
-            observed: Bools = np.asarray(flat.any(axis=1))
-            return Labels(observed, flat | ~observed[:, None], sites.ptr)
-        if flat.dtype.kind not in "iu" or flat.ndim != 1:
-            raise InputError(
-                f"{what} must be whole numbers in the shape of the sites, or booleans with one more axis, of classes; "
-                f"got {flat.dtype} with {flat.ndim - 1} more axes."
-            )
-        bad = np.flatnonzero(flat >= encoded.n_classes)
-        if len(bad):
-            reason = f"label {int(flat[bad[0]])} is not among the classes 0 to {encoded.n_classes - 1}."
-            at = int(np.searchsorted(sites.ptr, bad[0], side="right")) - 1
-            raise InputError(reason, what=what, instance=at, site=int(bad[0] - sites.ptr[at]))
-        self._check_negative(flat, what)
-        observed = flat >= 0
-        mask: Bools = (flat[:, None] == np.arange(encoded.n_classes)) | ~observed[:, None]
-        return Labels(observed, mask, sites.ptr)
-
-    def _check_negative(self, labels: AnyArray, what: str) -> None:
-        """Warn of labels below zero that are not ``missing_label``; the next release will refuse them."""
-        others = labels[(labels < 0) & (labels != self.missing_label)]
-        if not len(others):
-            return
-        warnings.warn(
-            f"{what} holds {int(others[0])}, and missing_label is {self.missing_label}; for now it is a missing label, "
-            f"too. Pass missing_label={int(others[0])}: the next release will refuse other labels below zero.",
-            FutureWarning,
-            stacklevel=6,
-        )
-
-
-def _sites(laid: LaidOut, given: Any, what: str) -> AnyArray:
-    """One row for every labelled site, without padding, of a tensor in the shape of the sites or a list of tensors."""
-    sites = laid.layout.encoded.labels
-    if isinstance(given, (list, tuple)):
-        return _listed(laid, [np.asarray(as_array(part)) for part in given], what)
-    flat = np.asarray(as_array(given))
-    if not sites.scalar and laid.padded is not None:
-        lead = flat.shape[: len(laid.padded)]
-        if lead != laid.padded and flat.shape[:1] != sites.vars.shape:
-            raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
-        if lead == laid.padded:
-            flat = without_padding(flat, len(lead), laid.layout.rows(laid.layout.site_group, lead))
-    if len(flat) != len(sites.vars):
-        raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
-    return flat
-
-
-def _listed(laid: LaidOut, parts: list[AnyArray], what: str) -> AnyArray:
-    """The rows of a list with the sites of every instance."""
-    sites = laid.layout.encoded.labels
-    if len(parts) != len(sites.shapes):
-        raise InputError(f"{what} is a list of {len(parts)} for {len(sites.shapes)} instances.")
-    flat = []
-    for b, (part, shape) in enumerate(zip(parts, sites.shapes, strict=True)):
-        if part.shape[: len(shape)] != shape:
-            raise InputError(f"the shape is {part.shape}; the sites have {shape}.", what=what, instance=b)
-        flat.append(part.reshape(-1, *part.shape[len(shape) :]))
-    return np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)

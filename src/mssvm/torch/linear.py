@@ -18,7 +18,8 @@ from mssvm.engines.base import Features
 from mssvm.structures.layout import BatchLayout
 from mssvm.torch.functions import on
 from mssvm.torch.layer import MISSING_LABEL, StructuredLoss
-from mssvm.torch.scores import LaidOut, ScoreLayout
+from mssvm.torch.layouts import ScoreLayout
+from mssvm.torch.scores import LaidOut
 
 
 class StructuredLinear(torch.nn.Module):

@@ -21,7 +21,7 @@ from mssvm.engines.torch.exact import power_sum
 from mssvm.structures import Chain
 from mssvm.torch.constraints import Constraints
 from mssvm.torch.functions import differentiated_once
-from mssvm.torch.scores import checked_lengths, lengths_of
+from mssvm.torch.lengths import checked_lengths, lengths_of
 
 
 @dataclass(frozen=True, eq=False)
