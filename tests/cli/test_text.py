@@ -161,6 +161,7 @@ def test_odd_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest
 # ----------------------------------------------------------------------------------------- stopping
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "line", "code"), [("SIGINT", "interrupted", 130), ("SIGTERM", "terminated", 143)])
 def test_a_signal_during_imports_is_one_line(number: str, line: str, code: int) -> None:
     script = (

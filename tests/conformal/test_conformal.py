@@ -40,6 +40,7 @@ def drawn(rng: np.random.Generator, n: int, k: int = 4) -> tuple[list[np.ndarray
     return X, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["probability", "cumulative"])
 @pytest.mark.parametrize("unit", ["item", "instance"])
 def test_the_promise_holds_on_average_over_calibrations_though_sites_depend_on_each_other(

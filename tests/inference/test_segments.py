@@ -125,6 +125,7 @@ def slow_value(layout, theta, n):
     return log_sum(alpha[n] + end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "longest", "scale"), [(300, 7, 1.0), (200, 40, 30.0), (150, 20, 3e3), (90, 200, 1.0)])
 def test_long_sequences_slide_their_windows(n, longest, scale):
     """Windows of K positions move many times; steep scores leave the range of scaled numbers."""
