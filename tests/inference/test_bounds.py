@@ -139,7 +139,7 @@ def triples(rng: np.random.Generator, zeros: float, strength: float) -> tuple[Ba
 def test_shifts_of_all_shared_variables_never_lower_the_bound_below_the_value(zeros: float, strength: float) -> None:
     rng = np.random.default_rng(7)
     wide = 0
-    for _ in range(250):
+    for _ in range(90):
         batch, theta, query = triples(rng, zeros, strength)
         eps_y, eps_h = TEMPERATURES[rng.integers(len(TEMPERATURES))]
         value = Enumerate()(batch, theta, query, eps_y, eps_h).value[0]
@@ -152,7 +152,7 @@ def test_shifts_of_all_shared_variables_never_lower_the_bound_below_the_value(ze
         optimised = relaxation.improve(12, warm_start=True)
         assert min(plain, matched, optimised) >= value - slack
         assert optimised <= matched + slack
-    assert wide > 100
+    assert wide > 36
 
 
 def test_matching_forbids_in_all_mini_buckets_what_one_of_them_forbids() -> None:

@@ -14,8 +14,8 @@ from mssvm.studio.pictures import PictureProject
 from studio.serving import stroke, two_colours
 
 SIDE = 40
-STROKES = 80
-WARM = 35  # strokes after which caches are filled
+STROKES = 60
+WARM = 30  # strokes after which caches are filled
 LIMIT = 4096  # bytes that a stroke may leave: its points, its line in the curve
 
 

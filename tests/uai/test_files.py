@@ -226,7 +226,7 @@ def mutate(rng: np.random.Generator, raw: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutated_files_give_a_model_or_a_sentence(tmp_path: Path) -> None:
+def test_two_thousand_mutated_files_give_a_model_or_a_sentence(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     seeds = []
     for _ in range(10):
@@ -238,7 +238,7 @@ def test_ten_thousand_mutated_files_give_a_model_or_a_sentence(tmp_path: Path) -
     path = tmp_path / "mutated"
     outcomes = {"model": 0, "sentence": 0}
     tracemalloc.start()
-    for k in range(10_000):
+    for k in range(2_000):
         path.write_bytes(mutate(rng, seeds[k % len(seeds)]))
         try:
             problem = read_model(path, limits).problem()
@@ -250,7 +250,7 @@ def test_ten_thousand_mutated_files_give_a_model_or_a_sentence(tmp_path: Path) -
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16 << 20
-    assert min(outcomes.values()) > 500
+    assert min(outcomes.values()) > 100
 
 
 @needs_data
