@@ -2,6 +2,7 @@
 
     support     zeros as constraints: impossible states removed, a first possible assignment (``Support``); the bound
                 by one pass over the tables (``quick_bound``)
+    layers      search over plans, layer by layer, where few states separate them (``LayeredSearch``)
     bound       mini-buckets with moment matching; their back-substitution is another assignment
     starts      outputs decoded from other inference, as far as time allows
     blocks      local search (``LocalSearch``): a walk over regions of outputs, or exact maximisation with a few held
@@ -27,6 +28,8 @@ from mssvm.core.arrays import Ints
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.uai.branching import BranchAndBound
 from mssvm.uai.enumeration import Enumeration
+from mssvm.uai.layered_search import LayeredSearch
+from mssvm.uai.layers import layers_of
 from mssvm.uai.local_search import LocalSearch
 from mssvm.uai.proof import Proof, best_relaxation
 from mssvm.uai.quick_bound import quick_bound
@@ -50,9 +53,10 @@ WORTH_WIDER = 0.7
 # Bytes of L-BFGS for each entry of such mini-buckets, with its ten corrections.
 MINIMISER = 128
 
-# Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, local
-# search before bounds, the choice of orders, and the first tightening.
+# Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, layers and
+# the search over them, local search before bounds, the choice of orders, and the first tightening.
 QUICK_SHARE = 0.01
+LAYERS_SHARE = 0.5
 FIRST_SHARE = 0.15
 ORDER_SHARE = 0.05
 TIGHTEN_SHARE = 0.1
@@ -76,7 +80,7 @@ PATIENCE = 6
 MOST_RUNNERS_UP = 8
 
 Start = Callable[[float], Ints]
-Exhaustive = BranchAndBound | Proof | Enumeration
+Exhaustive = BranchAndBound | Proof | Enumeration | LayeredSearch
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class AnytimeSearch:
         self.upper = np.inf
         self.evaluated = False
         self.highest_estimate = -np.inf  # of outputs that could not be evaluated exactly
+        self.layered: LayeredSearch | None = None
         self.runners_up: list[tuple[float, Ints]] = []
 
         self.support = Support(instance)
@@ -203,6 +208,9 @@ class AnytimeSearch:
             return
         self.improve_upper(quick_bound(self.instance, self.eps_h))
         self.offer(self.support.greedy())
+        self._search_layers()
+        if self.proven:
+            return
         possible = self.support.find(self.deadline)
         if possible is not None:
             self.offer(possible)
@@ -229,11 +237,21 @@ class AnytimeSearch:
             return
         self._prove(relaxation, local_search)
 
+    def _search_layers(self) -> None:
+        """Search over layers, where the model has them; most plans are proven here."""
+        deadline = self.began + LAYERS_SHARE * (self.deadline - self.began)
+        layers = layers_of(self.instance, self.eps_h, deadline)
+        if layers is not None:
+            self.layered = LayeredSearch(self, layers)
+            self.layered.run(deadline)
+
     def _prove(self, relaxation: Relaxation, local_search: LocalSearch) -> None:
         """Tighten the bound, then search the whole space: first one tree by this bound, then part by part.
 
         Where constraints leave few outputs, these are searched one by one, without any bound.
         """
+        if self.layered is not None:
+            self._alternate(self.layered, local_search, self.deadline)
         self._enumerate(local_search)
         if self.proven or self.out_of_time():
             return
@@ -332,9 +350,7 @@ class AnytimeSearch:
         self.phase = "starts"
         self._offer_start(self.again)
 
-    def _alternate(
-        self, tree: BranchAndBound | Proof | Enumeration, local_search: LocalSearch, deadline: float
-    ) -> None:
+    def _alternate(self, tree: Exhaustive, local_search: LocalSearch, deadline: float) -> None:
         """Slices of a tree or proof and of local search in turn, until one ends the search or time is up."""
         stale = 0
         while not (self.proven or tree.done or self.out_of_time(deadline)):
