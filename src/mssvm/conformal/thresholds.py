@@ -77,7 +77,7 @@ def threshold(scores: Floats, instance: Ints, alpha: float, unit: str) -> float:
 
 
 def measured(covered: Floats, instance: Ints, sizes: Floats) -> Coverage:
-    """Coverage of items of which ``covered`` tells whether their set contains them; ``sizes`` are those of all sets."""
+    """The coverage of labelled items: ``covered`` is 1 where the set has the item; ``sizes`` are those of all sets."""
     if not len(covered):
         raise InputError("y holds nothing to compare with; give at least one label.")
     _, owner = np.unique(instance, return_inverse=True)

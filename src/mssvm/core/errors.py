@@ -71,7 +71,7 @@ class InfeasibleError(MssvmError, ValueError):
 
 
 class UnsupportedError(MssvmError, ValueError):
-    """The combination asked for is valid mathematics that this component cannot do.
+    """A combination of settings that makes sense mathematically, but is not implemented here.
 
     >>> ms.SSVM(ms.Chain(), solver="bcfw", l1_ratio=0.5).fit(X, y)
     Traceback (most recent call last):

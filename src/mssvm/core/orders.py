@@ -1,4 +1,4 @@
-"""Elimination orders: weighted min-fill and other greedy or sweeping candidates, the best one kept.
+"""Elimination orders: the best of weighted min-fill and other greedy or sweeping candidates.
 
 The nested power sum (paper eq. 5) is a sequence of eliminations in which every variable of an earlier group (hidden)
 precedes those of a later group (outputs). What remains of the graph after a whole group is eliminated does not depend

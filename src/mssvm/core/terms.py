@@ -89,9 +89,9 @@ class Term:
 
     @cached_property
     def _by_place(self) -> tuple[AnyArray | None, AnyArray]:
-        """Rows in order of place (None: the given order is one) and their places.
+        """The rows in ascending order of ``at`` (None: they are in that order), and their ``at``.
 
-        Rows that add nothing have the place of the row before them.
+        Rows that add nothing (-1) do not count as out of order: they take the ``at`` of the row before them.
         """
         places = np.maximum.accumulate(self.at)
         if np.all((places == self.at) | (self.at < 0)):

@@ -94,7 +94,7 @@ class Workers:
 
     @property
     def idle(self) -> int:
-        """Threads available to the caller: one inside work that a pool runs."""
+        """Number of threads that ``parallel_map`` would use now: 1 for a caller that itself runs inside a pool."""
         return 1 if self._per_thread.is_working else self.threads
 
     def workspace(self, name: str, size: int) -> Floats:

@@ -134,7 +134,7 @@ def size_in_cache(topology: Topology, *roles: object) -> int:
 
 @cached_by_size(CACHED_PARTS, size_in_cache)
 def shared(topology: Topology) -> Topology:
-    """The cached one of equal topologies, so that all caches with such keys share its memory."""
+    """The first of all equal topologies, from a cache: topologies that are keys of other caches then share memory."""
     return topology
 
 

@@ -212,8 +212,8 @@ class LabelVocabulary:
         mask[codes < 0] = True
         return Labels(codes >= 0, mask, ptr)
 
-    def encode_met(self, y: Any, shapes: Shapes) -> Labels:
-        """As ``encode``, but labels that are not among the classes count as missing."""
+    def encode_seen(self, y: Any, shapes: Shapes) -> Labels:
+        """As ``encode``, but labels that are not among the classes (unseen in training) count as missing."""
         labels = self.widened(y, len(shapes[0]) if len(shapes) else 0).encode(y, shapes)
         mask = labels.mask[:, : self.n_classes]
         met = labels.observed & mask.any(axis=1)

@@ -201,7 +201,7 @@ class Engine(Protocol):
 
     @property
     def idle(self) -> int:
-        """The number of threads that ``parallel_map`` would use now: one inside work that it runs."""
+        """Number of threads that ``parallel_map`` would use now: 1 for a caller that itself runs inside it."""
         ...
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...

@@ -217,7 +217,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
         """
         request = self._request(X)
         shapes = request.encoded.labels.shapes
-        labels = self.labels_.encode_met(self.structure_.site_labels(y, shapes), shapes)
+        labels = self.labels_.encode_seen(self.structure_.site_labels(y, shapes), shapes)
         calibrated = best_temperature(request, labels, self.eps_h)
         self.temperatures_ = (calibrated.temperature, calibrated.temperature * float(self.eps_h))
         self.training_ = {**self.training_, "calibration": asdict(calibrated)}

@@ -98,8 +98,10 @@ class TrainingLine:
         where: Callable[[], str] | None = None,
         whole_budget: bool = False,
     ) -> None:
-        """A solver begins at one of several starts and stops after ``most`` iterations (0: unknown) at the latest, or
-        with ``whole_budget`` exactly then; ``where`` describes the machines that work for it."""
+        """A solver begins at start number ``start`` of ``n_starts``.
+
+        It runs for at most ``most`` iterations (0: unknown), with ``whole_budget`` for exactly this number; ``where``
+        describes the machines that work for it."""
         self._whole_budget = whole_budget
         self._where = where
         self._before = 0

@@ -58,8 +58,8 @@ Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """A training before its data are known. ``name`` is the member's, ``engine`` has the threads; other fields are the
-    estimator's parameters, with names replaced by objects where that needs no data."""
+    """All of a training that does not depend on the data: the estimator's parameters, with names replaced by objects
+    where that needs no data. ``name`` is the member's; ``engine`` has the number of threads."""
 
     name: str
     structure: Structure

@@ -210,7 +210,7 @@ def _weights_of(term: Term) -> Ints:
 
 
 def no_hidden(name: str) -> InputError:
-    """The error of a member without hidden variables that is given a structure with some."""
+    """The error for a structure with hidden variables in a member that does not have them, such as CRF."""
     return InputError(
         f"{name} has no hidden variables, but the structure has; "
         "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."

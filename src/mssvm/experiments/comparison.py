@@ -61,9 +61,9 @@ class Comparison:
         """A sentence for every method whose margin learned nothing in some folds, and what to do."""
         out = []
         for method in self.methods:
-            told = [t.nothing_learned for t in self.of(method) if t.nothing_learned]
-            if told:
-                out.append(f"{method}, {len(told)} of {self.n_folds} folds: {told[0]}")
+            failures = [t.nothing_learned for t in self.of(method) if t.nothing_learned]
+            if failures:
+                out.append(f"{method}, {len(failures)} of {self.n_folds} folds: {failures[0]}")
         return out
 
 
@@ -101,8 +101,8 @@ def compare(
                 predicted = _states(model, data.select(outside), space)
                 scores = evaluate(space, truth.select(outside), predicted)
                 objectives = np.array(model.history_["objective"])
-                told = (model.status_, model.training_.get("nothing_learned", ""))
-                trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, *told))
+                outcome = (model.status_, model.training_.get("nothing_learned", ""))
+                trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, *outcome))
                 if share == 1.0:
                     states[name][sites] = predicted
                     if estimator is first:

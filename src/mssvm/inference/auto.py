@@ -73,7 +73,7 @@ class Auto(Settings):
 
 
 def has_cycles(batch: Batch) -> Bools:
-    """Per instance: are there so many factors that some must close a cycle?"""
+    """Per instance: are there more factors than a forest can have, so that some must close a cycle?"""
     return np.asarray(np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1))
 
 
@@ -95,8 +95,8 @@ class AutoPlan:
     def fits(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is exact inference within the limits?
 
-        Two temperatures leave fewer orders of elimination, and roles may differ between all instances of one graph:
-        what is too wide at one temperature, where roles do not count, is not measured at two.
+        Two temperatures restrict the order of elimination, so that what is too wide at one temperature is too wide at
+        two. One is measured first: it costs one search per graph, while at two every pattern of roles needs its own.
         """
         if eps_y != eps_h and self._cyclic.any():
             narrow = self.fits(query, eps_h, eps_h)

@@ -210,7 +210,7 @@ class ComponentLayout:
         return self.outputs.factor_ptr[owner] + np.arange(len(owner)) - np.searchsorted(owner, owner)
 
     def slots(self) -> tuple[Ints, Ints]:
-        """For each component and state of its border: the target of its number, and the source of its probability."""
+        """``Components.slot`` and ``Components.weight``."""
         outputs = self.outputs
         n = outputs.n_states
         slot = n + outputs.n_table_entries + self.owner

@@ -24,7 +24,11 @@ from mssvm.inference.component_layout import ComponentLayout
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """Components as a batch, the batch over outputs, and index arrays that map entries between them."""
+    """Components as a batch, the batch over outputs, and index arrays that map entries between them.
+
+    A function of components given their borders has one value for each component and state of its border: ``slot``
+    says which score over outputs the value is added to, ``weight`` which marginal of the outputs is its probability.
+    """
 
     source: Batch
     batch: Batch  # one instance per component and border state
@@ -32,8 +36,8 @@ class Components:
     states: tuple[Ints, Ints, Ints]  # entries of the components' unary scores, and the matching entries of theta and mu
     tables: tuple[Ints, Ints]  # for entries of the components' tables and table marginals: theta and mu
     owner: Ints  # instance of the source of each component and border state
-    slot: Ints  # target of its number: an entry of [outputs' unary | outputs' tables | one per instance]
-    weight: Ints  # source of its probability: an entry of [outputs' mu.unary | mu.tables | one]
+    slot: Ints  # where its value is added: an entry of [outputs' unary | outputs' tables | one per instance]
+    weight: Ints  # its probability: an entry of [outputs' mu.unary | mu.tables | one]
     outputs: Batch
     output_states: Ints  # entries of theta.unary that are states of outputs, in the order of ``outputs``
     output_tables: tuple[Ints, Ints]  # entries of theta.tables, and of the outputs' tables
@@ -45,11 +49,11 @@ class Components:
         entry, source, _ = self.states
         return Potentials(sum_by(entry, scores[source], self.batch.n_states), scores[self.tables[0]])
 
-    def output_theta(self, theta: Potentials, numbers: Floats) -> tuple[Potentials, Floats]:
-        """Potentials over outputs with one number per component added, and a constant per instance."""
+    def output_theta(self, theta: Potentials, values: Floats) -> tuple[Potentials, Floats]:
+        """Potentials over outputs with the values of components added, and a constant per instance."""
         n = self.outputs.n_states
         m = self.outputs.n_table_entries
-        added = sum_by(self.slot, numbers, n + m + len(self.source))
+        added = sum_by(self.slot, values, n + m + len(self.source))
         tables = added[n : n + m]
         table_from, table_to = self.output_tables
         tables[table_to] += theta.tables[table_from]
@@ -76,9 +80,9 @@ class Components:
         return self.batch.owner[self.batch.state_var]
 
     def scatter(self, inner: Sequence[tuple[Marginals, Floats]], outer: Marginals) -> Marginals:
-        """Marginals in the layout of the source: those of the outputs, plus those of the components times numbers.
+        """Marginals in the layout of the source: those of the outputs, plus those of the components times weights.
 
-        ``inner`` are pairs of marginals and numbers, one number per component.
+        ``inner`` are pairs of marginals and weights, one weight for each component and state of its border.
         """
         n = self.source.n_states
         total = np.zeros(n + self.source.n_mu_entries)
@@ -86,9 +90,9 @@ class Components:
         mu_to, mu_from = self.output_mu
         total[n + mu_to] = outer.tables[mu_from]
         entry, _, _ = self.states
-        for mu, numbers in inner:
-            unary = mu.unary * numbers[self._state_owner]
-            tables = mu.tables * numbers[self.batch.mu_owner]
+        for mu, weights in inner:
+            unary = mu.unary * weights[self._state_owner]
+            tables = mu.tables * weights[self.batch.mu_owner]
             total += sum_by(self._targets, np.append(unary[entry], tables), len(total))
         return Marginals(total[:n], total[n:])
 

@@ -45,7 +45,7 @@ MAX_TRIALS = 20  # of a line search
 # between evaluations, and a value that no short step lowers may be out of date.
 APPROXIMATE_TRIALS = 6
 GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
-MIN_CURVATURE = 1e-10  # s.y / y.y of a pair that is kept
+MIN_CURVATURE = 1e-10  # least s.y / y.y of a stored pair
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
 Pairs = tuple[tuple[Floats, Floats], ...]
@@ -75,8 +75,8 @@ class LBFGS(Solver[LBFGSState]):
 
     ``schedule`` lists the lowest temperature of each stage (members that are smooth already have one stage). A
     stage ends after ``max_iter`` iterations, or when ten together lower the objective by less than ``tolerance`` of it
-    (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``; ``memory`` is
-    the number of pairs kept.
+    (or three by less than a hundredth of that), or when no component of the gradient exceeds ``gradient_tolerance``.
+    ``memory`` is the number of curvature pairs.
 
     >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iter=100)).fit(X, y).score(X, y)
     1.0

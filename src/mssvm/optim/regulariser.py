@@ -17,9 +17,10 @@ from mssvm.core.errors import InputError, UnsupportedError
 
 @dataclass(frozen=True, eq=False)
 class Regulariser:
-    """``strength`` of the squares and of the ``absolute`` values, one for all weights or one each, and a mask of
-    weights kept ``nonnegative``; squares are of the distances from ``center`` (None: zero). ``kinked``: the objective
-    has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle.
+    """R(w) of the formula above: ``strength`` is r, ``absolute`` is a, ``center`` is c (None: zero).
+
+    ``strength`` and ``absolute`` are one number for all weights, or one each; ``nonnegative`` is a mask.
+    ``has_absolute``: R has kinks at zero, which only LBFGS can handle; ``kinked``: it has kinks or bounds there.
 
     >>> ms.solvers.Regulariser(strength=2.0, absolute=1.0).value(np.array([3.0, -1.0]))
     14.0

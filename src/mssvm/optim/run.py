@@ -244,7 +244,7 @@ class SolverRun:
         return np.array([self._first.total, float(self._first.gradient @ direction)])
 
     def mark(self) -> dict[str, Any]:
-        """This moment, for ``dump`` to describe later."""
+        """A snapshot of the run, which ``dump`` can write later."""
         return {
             "tally": replace(self.tally),
             "best": replace(self.best),

@@ -15,7 +15,7 @@ from mssvm.optim.trace import HISTORY, Row, Tally
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How far the objective can be above its optimum, and whether that figure is proven: in a ``sentence``, and below.
+    """How far the objective can be above its optimum, and whether that is proven: a ``sentence``, and its figures.
 
     ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
     otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what

@@ -26,7 +26,8 @@ TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # of a rate, at least; trials end with whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
 PAUSE = 0.5  # seconds of visits after which an epoch pauses for a checkpoint
-ENOUGH_EPOCHS = 10  # a run of so many epochs counts as completed; this solver cannot bound its distance to the minimum
+# A run of this length counts as completed, because this solver cannot bound its distance to the minimum.
+ENOUGH_EPOCHS = 10
 
 
 class Stopping(Enum):

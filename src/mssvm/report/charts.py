@@ -73,7 +73,7 @@ def line_chart(
 ) -> str:
     """Lines with markers and error bars, a legend in the plot's head, axes with units in their labels.
 
-    With ``y_from`` the y-axis spans what the curves do from that x on, and what lies beyond it before is cut off.
+    With ``y_from`` the y-axis fits the points from that x on; curves are cut off where they leave it before.
     """
     legend_rows = (len(series) + 2) // 3
     top = TOP + 16 * legend_rows

@@ -51,7 +51,7 @@ class Schema:
         return self.features["node"].n_features
 
     def types_of(self, what: str) -> tuple[str, ...]:
-        """Names of the types; the one type of untyped things is the empty name."""
+        """Names of the types; where nothing has a type there is one, with the empty name."""
         return self.types.get(what, ("",))
 
     def to_json(self) -> dict[str, Any]:

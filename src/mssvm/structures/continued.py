@@ -28,47 +28,47 @@ class MovedWeights(NamedTuple):
     new: Bools
 
 
-def _widened_vocabulary(earlier: LabelVocabulary, met: LabelVocabulary) -> LabelVocabulary:
-    """The earlier classes, followed by those of ``met`` that are not among them: no class changes its place."""
-    new = [label for label in met.classes if label not in earlier.table]
-    return earlier.followed_by(new, met.missing_label)
+def _widened_vocabulary(earlier: LabelVocabulary, later: LabelVocabulary) -> LabelVocabulary:
+    """The earlier classes, followed by those of ``later`` that are not among them: no class changes its place."""
+    new = [label for label in later.classes if label not in earlier.table]
+    return earlier.followed_by(new, later.missing_label)
 
 
-def _widened_schema(structure: Structure, earlier: Schema, met: Schema) -> Schema:
+def _widened_schema(structure: Structure, earlier: Schema, later: Schema) -> Schema:
     """The earlier features and types, followed by new ones; features of another kind or number are an error."""
     features = dict(earlier.features)
-    for name, part in met.features.items():
+    for name, part in later.features.items():
         if name not in features:
             raise InputError(f"X comes with {name} features, unlike the data the model learned from.")
         features[name] = features[name].joined(part)
-    return Schema(features, structure.joined_types(earlier.types, met.types))
+    return Schema(features, structure.joined_types(earlier.types, later.types))
 
 
 def widened_encoder(
     structure: Structure, earlier: Encoder, X: Any, y: Any, classes: Iterable[Hashable] | None, missing_label: Hashable
 ) -> tuple[Encoder, Parsed]:
-    """The encoder of what an earlier one learned and of new data, and the new X parsed with it."""
+    """An earlier encoder extended by the labels and features of new data, and the new X parsed with the result."""
     vocabulary = _widened_vocabulary(earlier.vocabulary, structure.learn_labels(y, classes, missing_label))
     if any(part.hashed for part in earlier.schema.features.values()):  # a hash has a column for every name
         return Encoder(structure, earlier.schema, vocabulary), structure.parse(X, earlier.schema)
-    met, parsed = structure.learn(X, vocabulary, y)
-    schema = _widened_schema(structure, earlier.schema, met)
+    later, parsed = structure.learn(X, vocabulary, y)
+    schema = _widened_schema(structure, earlier.schema, later)
     n_instances = len(parsed.topology_keys)
     rows: dict[str, FeatureRows] = {}
     for name, part in schema.features.items():
-        if name in met.features:
-            rows[name] = _moved_rows(parsed.rows[name], met.features[name], part)
+        if name in later.features:
+            rows[name] = _moved_rows(parsed.rows[name], later.features[name], part)
         else:
             rows[name] = part.encode([[]] * n_instances)
     return Encoder(structure, schema, vocabulary), Parsed(rows, parsed.keys)
 
 
-def widened(structure: Structure, earlier: Encoder, met: Encoder) -> Encoder:
-    """The encoder of what an earlier one learned and of what one learned from new data."""
-    vocabulary = _widened_vocabulary(earlier.vocabulary, met.vocabulary)
+def widened(structure: Structure, earlier: Encoder, later: Encoder) -> Encoder:
+    """An earlier encoder extended by the labels and features of a later one."""
+    vocabulary = _widened_vocabulary(earlier.vocabulary, later.vocabulary)
     if any(part.hashed for part in earlier.schema.features.values()):
         return Encoder(structure, earlier.schema, vocabulary)
-    return Encoder(structure, _widened_schema(structure, earlier.schema, met.schema), vocabulary)
+    return Encoder(structure, _widened_schema(structure, earlier.schema, later.schema), vocabulary)
 
 
 def moved_weights(w: Floats, earlier: Encoder, encoder: Encoder) -> MovedWeights:

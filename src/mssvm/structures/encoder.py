@@ -142,7 +142,7 @@ class Encoder:
         return self.encode_parsed(self.structure.parse(X, self.schema))
 
     def encode_parsed(self, parsed: Parsed, whole: Mapping[str, BlockRows] | None = None) -> Encoded:
-        """Parsed X as a batch; where it is a part of larger data, ``whole`` is ``rows_of`` all of them."""
+        """Parsed X as a batch. If it is a part of a larger data set, ``whole`` is ``rows_of`` that data set."""
         keys = parsed.topology_keys
         cached = whole is None and self._is_small(parsed, keys)
         layout = self._layouts.get(keys, self._lay_out) if cached else self._lay_out(keys, whole)

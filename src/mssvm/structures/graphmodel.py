@@ -98,7 +98,7 @@ def _checked(item: Any, b: int) -> Graph:
 
 
 def _all_type_names(types_of_graphs: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
-    """All type names in sorted order; untyped things have the empty name."""
+    """All type names in sorted order; the empty name stands for no type."""
     types: list[Hashable] = []
     for graph_types in types_of_graphs:
         types += graph_types or [None]

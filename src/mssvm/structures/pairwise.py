@@ -230,7 +230,7 @@ def _edge_blocks(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemp
 
 
 def typed(name: str, type_name: str) -> str:
-    """The name of a block, group or list of rows of one type; untyped things have the empty type name."""
+    """The name of a block, group or list of rows of one type; the empty type name stands for no type."""
     return f"{name}:{type_name}" if type_name else name
 
 

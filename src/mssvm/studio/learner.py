@@ -15,8 +15,8 @@ from mssvm.core.errors import MssvmError
 from mssvm.studio.journal import Event
 from mssvm.studio.project import Answer, Project
 
-FIRST_ITERATIONS = 40  # from no weights
-FURTHER_ITERATIONS = 10  # from the last ones
+FIRST_ITERATIONS = 40  # of the first training
+FURTHER_ITERATIONS = 10  # of every later one, which starts from the last weights
 ROUNDS = 2  # of training on the votes of several people
 MOST_ANSWERS = 200  # items that are predicted in the background
 

@@ -217,7 +217,8 @@ class NativeBoundQuery:
 class GivenStates:
     """Instances in which every variable has one allowed state: the value is theta(z) and mu its indicator.
 
-    U- of fully labelled data is of this kind. Nothing is left to infer, so only the entries to read are kept.
+    U- of fully labelled data is of this kind. Nothing is left to infer: only the positions of the scores to add
+    up are stored.
     """
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:

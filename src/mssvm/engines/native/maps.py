@@ -67,14 +67,14 @@ class EntryMap:
 
     def add(self, graphs: Floats, forests: Floats) -> None:
         """forests += map(graphs)."""
-        _MAP.run(self._forth.changed(graphs=graphs, forests=forests))
+        _MAP.run(self._record.changed(graphs=graphs, forests=forests))
 
     def add_back(self, forests: Floats, graphs: Floats, weight: Floats = NO_WEIGHT) -> None:
         """graphs += the transposed map of forests, each block times its weight (default 1)."""
-        _MAP.run(self._back.changed(graphs=graphs, forests=forests, weight=weight))
+        _MAP.run(self._transposed.changed(graphs=graphs, forests=forests, weight=weight))
 
     @cached_property
-    def _forth(self) -> Record:
+    def _record(self) -> Record:
         """The record of a call, without the arrays that change from call to call."""
         return _MAP.record(
             of=self.of,
@@ -90,8 +90,8 @@ class EntryMap:
         )
 
     @cached_property
-    def _back(self) -> Record:
-        return self._forth.changed(back=1)
+    def _transposed(self) -> Record:
+        return self._record.changed(back=1)
 
 
 def _runs_of(rows: Ints) -> Ints:

@@ -32,10 +32,10 @@ from mssvm.engines.messages import (
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, cached_on, fetched
 from mssvm.engines.torch.conditional import TorchConditional
+from mssvm.engines.torch.convergence import advance
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel, finest
 from mssvm.engines.torch.pairs import PairKernel
-from mssvm.engines.torch.rest import advance
 
 CHECK_EVERY = 8  # sweeps between two tests of convergence
 ROUNDINGS = 8.0  # a change of a message by at most this many roundings of a field counts as none

@@ -52,8 +52,8 @@ class TorchSegmentPlan:
     def work_at(self) -> Ints:
         """Offsets of the instances' workspaces, in doubles.
 
-        A workspace has A, G, expected counts of lengths, weights of the last K + 1 positions, and limits of lengths as
-        32-bit integers.
+        A workspace has two numbers for every position and label (the recursion's A and G), expected counts of lengths,
+        weights of the last K + 1 positions, and limits of lengths as 32-bit integers.
         """
         labels = self.layout.labels
         positions = self.host.sites + 1

@@ -29,8 +29,9 @@ class Merging:
     Hidden variables are isolated and have one state. Only ``instances``, those that fit the limits, have factors;
     ``forest`` masks those of them without cycles.
 
-    Components with two or more outputs at their border become factors, others add to a unary. Index arrays map between
-    entries of the merged batch, of the original one, and of numbers about border states (``Borders.entry_ptr``).
+    Components with two or more outputs at their border become factors, others add to a unary. Every component has one
+    value for each state of its border (a border value, at ``Borders.entry_ptr``). Index arrays map between entries of
+    the merged batch, of the original one, and border values.
     """
 
     instances: Ints
@@ -41,9 +42,9 @@ class Merging:
     borders: Borders
     given: Ints  # states of the variables that have only one
     hidden_states: Bools
-    tables_from: Ints  # for entries of the merged tables: entries of [original tables | border numbers]
-    added: tuple[Ints, Ints]  # border numbers that add to a unary, and where
-    weights_from: Ints  # for border numbers: their probability, an entry of the merged [mu.unary | mu.tables | 1]
+    tables_from: Ints  # for entries of the merged tables: entries of [original tables | border values]
+    added: tuple[Ints, Ints]  # border values that add to a unary, and where
+    weights_from: Ints  # for border values: their probability, an entry of the merged [mu.unary | mu.tables | 1]
     output_mu: tuple[Ints, Ints]  # entries of the original and of the merged mu.tables, of factors of outputs alone
 
     @classmethod

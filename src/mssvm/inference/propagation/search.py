@@ -2,7 +2,7 @@
 
     merged       hidden components summed out, then max-product over the outputs (exact on forests)
     cut          a minimum cut, where no variable is summed and none has more than two states (exact if submodular)
-    marginals    sum-product; its max-marginals are a candidate; mixed-product only where regions do not follow
+    marginals    sum-product; its max-marginals are a candidate; mixed-product only where ``regions`` cannot run
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
     regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
     cold         mixed-product from uniform messages

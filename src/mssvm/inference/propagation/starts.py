@@ -25,7 +25,7 @@ RANDOM_STREAM = 100
 
 
 def marginals(search: OutputSearch, instances: Ints) -> None:
-    """Sum-product where regions follow, elsewhere as ``sum_first``."""
+    """Sum-product on instances that the start ``regions`` continues with; on all others ``sum_first``."""
     movable = _movable(search, instances)
     sums = search.judge.sums
     search.follow(_warmed_up(search, movable, sums), sums, movable, "max-marginals")

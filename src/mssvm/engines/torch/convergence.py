@@ -1,6 +1,8 @@
-"""Sweeps until log-messages converge in units of the temperature, by a run that measures changes in scores.
+"""Convergence at low temperatures: sweeps until log-messages, in units of the temperature, stop changing.
 
-At low temperatures a tolerance in units of the temperature may be below the rounding of the scores: changes by
+The run itself measures changes in scores.
+
+At low temperatures a tolerance in units of the temperature may be below the rounding of scores: changes by
 rounding count as none.
 """
 
