@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mssvm as ms
+from loopy import grid, random_graph, random_graphs, random_mask
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -23,47 +24,21 @@ from mssvm.optim import Checkpoint
 NATIVE, REFERENCE = engine_of("native"), engine_of("reference")
 
 
-def grid(height: int, width: int, cards: tuple[int, ...], eight: bool) -> Topology:
-    at = np.arange(height * width).reshape(height, width)
-    ends = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
-    if eight:
-        ends += [(at[:-1, :-1], at[1:, 1:]), (at[:-1, 1:], at[1:, :-1])]
-    scopes = [tuple(pair) for one, two in ends for pair in zip(one.ravel().tolist(), two.ravel().tolist(), strict=True)]
-    return Topology(cards, tuple(scopes))
-
-
-def random_graph(rng: np.random.Generator) -> Topology:
-    """Grids with four or eight neighbours, and graphs with cycles whose factors name their ends in either order."""
-    kind = rng.integers(3)
-    if kind < 2:
-        height, width = rng.integers(2, 4, size=2).tolist()
-        n = height * width
-        cards = (int(rng.integers(2, 4)),) * n if rng.random() < 0.7 else tuple(rng.integers(1, 4, size=n).tolist())
-        return grid(height, width, cards, eight=kind == 1)
-    n = int(rng.integers(3, 8))
-    pairs = [(i, j) for i in range(n) for j in range(i)]
-    chosen = rng.choice(len(pairs), size=min(len(pairs), n + int(rng.integers(0, 4))), replace=False)
-    scopes = [pairs[k] if rng.random() < 0.5 else pairs[k][::-1] for k in chosen]
-    return Topology(tuple(rng.integers(1, 4, size=n).tolist()), tuple(scopes))
-
-
 class Draw:
     """A batch with scores of some strength, masks, and forbidden entries or none."""
 
     def __init__(self, seed: int, roles: bool = False) -> None:
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 12))
-        graphs = [random_graph(rng)] * n if rng.random() < 0.5 else [random_graph(rng) for _ in range(n)]
+        graphs, square = random_graphs(rng, n)
         tied = [np.zeros(g.n_factors, dtype=np.int64) for g in graphs]
-        square = all(len(set(g.cards)) == 1 and g.cards[0] == graphs[0].cards[0] for g in graphs)
         self.batch = Batch.build(graphs, tied if square and rng.random() < 0.5 else None)
         batch, strength = self.batch, float(rng.choice([0.3, 1.0, 5.0, 300.0, 3e4]))
         unary, tables = (strength * rng.normal(size=size) for size in (batch.n_states, batch.n_table_entries))
         if rng.random() < 0.2:
             tables[rng.random(len(tables)) < 0.1] = -np.inf
         self.theta = Potentials(unary, tables)
-        allowed = rng.random(batch.n_states) < rng.choice([0.8, 1.0])
-        allowed[batch.unary_ptr[:-1]] |= np.add.reduceat(allowed, batch.unary_ptr[:-1], dtype=np.int64) == 0
+        allowed = random_mask(rng, batch)
         output = rng.random(batch.n_vars) < 0.5 if roles else np.ones(batch.n_vars, dtype=bool)
         self.query = Query(output, allowed)
         self.eps = float(rng.choice([0.0, 0.25, 1.0, 3.0]))

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import mssvm as ms
+from loopy import grid, random_graphs, random_mask
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.topology import Batch, Topology
+from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.decomposition import chains_of
 from mssvm.engines.torch import TorchEngine
@@ -28,40 +29,14 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return fibers.kernel_device(request.param, monkeypatch)
 
 
-def grid(height: int, width: int, cards: tuple[int, ...], eight: bool) -> Topology:
-    at = np.arange(height * width).reshape(height, width)
-    ends = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
-    if eight:
-        ends += [(at[:-1, :-1], at[1:, 1:]), (at[:-1, 1:], at[1:, :-1])]
-    scopes = [tuple(pair) for one, two in ends for pair in zip(one.ravel().tolist(), two.ravel().tolist(), strict=True)]
-    return Topology(cards, tuple(scopes))
-
-
-def random_graph(rng: np.random.Generator) -> Topology:
-    """Grids with four or eight neighbours, and other graphs whose factors name their ends in either order."""
-    kind = rng.integers(3)
-    if kind < 2:
-        height, width = rng.integers(2, 4, size=2).tolist()
-        n = height * width
-        same = rng.random() < 0.7
-        cards = (int(rng.integers(2, 4)),) * n if same else tuple(rng.integers(1, 4, size=n).tolist())
-        return grid(height, width, cards, eight=bool(kind == 1))
-    n = int(rng.integers(2, 8))
-    pairs = [(i, j) for i in range(n) for j in range(i)]
-    chosen = rng.choice(len(pairs), size=min(len(pairs), n + int(rng.integers(0, 4))), replace=False)
-    scopes = [pairs[k] if rng.random() < 0.5 else pairs[k][::-1] for k in chosen]
-    return Topology(tuple(rng.integers(1, 4, size=n).tolist()), tuple(scopes))
-
-
 class Draw:
     """A ragged batch with scores of some strength, masks, roles, and forbidden entries or none."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 6))
-        graphs = [random_graph(rng)] * n if rng.random() < 0.5 else [random_graph(rng) for _ in range(n)]
+        graphs, square = random_graphs(rng, n, least=2)
         tied = [np.arange(g.n_factors, dtype=np.int64) % 2 for g in graphs]
-        square = all(len(set(g.cards)) == 1 and g.cards[0] == graphs[0].cards[0] for g in graphs)
         self.batch = Batch.build(graphs, tied if square and rng.random() < 0.6 else None)
         batch = self.batch
         self.strength = float(rng.choice([0.3, 1.0, 5.0, 300.0, 3e4]))
@@ -70,8 +45,7 @@ class Draw:
         if rng.random() < 0.3:
             tables[rng.random(len(tables)) < 0.1] = -np.inf
         self.theta = Potentials(unary, tables)
-        allowed = rng.random(batch.n_states) < rng.choice([0.8, 1.0])
-        allowed[batch.unary_ptr[:-1]] |= np.add.reduceat(allowed, batch.unary_ptr[:-1], dtype=np.int64) == 0
+        allowed = random_mask(rng, batch)
         self.query = Query(rng.random(batch.n_vars) < 0.5, allowed)
         self.rng = rng
 
