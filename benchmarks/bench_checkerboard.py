@@ -86,7 +86,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     boards = [board(args.size, args.states, seed) for seed in range(args.seeds)]
-    edges, _, _, output = boards[0]
+    edges = boards[0][0]
+    output = boards[0][3]
     graph = Topology((args.states,) * args.size**2, tuple((int(a), int(b)) for a, b in edges))
     batch = Batch.build([graph] * args.seeds)
     theta = Potentials(*(np.concatenate([b[k].ravel() for b in boards]) for k in (1, 2)))

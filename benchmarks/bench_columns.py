@@ -30,7 +30,10 @@ def columns(read: list[list[list[str]]]) -> str:
 
 def ours(read: list[list[list[str]]], folder: Path) -> dict[str, Any]:
     """Fit, predict and evaluate as a user would."""
-    train, test, model, out = (folder / name for name in ("train.conll", "test.conll", "m.safetensors", "out.conll"))
+    train = folder / "train.conll"
+    test = folder / "test.conll"
+    model = folder / "m.safetensors"
+    out = folder / "out.conll"
     train.write_text(columns(read[:N_TRAIN]))
     test.write_text(columns(read[N_TRAIN:]))
     said = StringIO()

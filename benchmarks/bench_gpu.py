@@ -138,7 +138,8 @@ def grid_loop(u: torch.Tensor, across: torch.Tensor, down: torch.Tensor, sweeps:
     """Flooding in plain PyTorch, scaled probabilities: messages from the left, the right, above and below."""
     m = [torch.ones_like(u) for _ in range(4)]
     for _ in range(sweeps):
-        left, right, above, below = m
+        left, right = m[:2]
+        above, below = m[2:]
         out = [
             (u * left * above * below) @ across,
             (u * right * above * below) @ across.T,
@@ -170,7 +171,7 @@ def pgmax(u: torch.Tensor, table: torch.Tensor, sweeps: int) -> float:
         from jax.extend.backend import get_backend
 
         jax.lib.xla_bridge = SimpleNamespace(get_backend=get_backend)
-    _, h, w, states = u.shape
+    h, w, states = u.shape[1:]
     variables = vgroup.NDVarArray(num_states=states, shape=(h, w))
     graph = fgraph.FactorGraph(variable_groups=variables)
     pairs = grid_pairs(h, w)

@@ -100,7 +100,8 @@ def natops_trial(states: int, n: int, trial: int) -> dict[str, float]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    name, structure, n, trial = cell
+    name, structure = cell[:2]
+    n, trial = cell[2:]
     began = time.process_time()
     if name == "letters":
         found = letters_trial(structure, n, trial)

@@ -65,7 +65,8 @@ def train(member: str, images: PartlyLabelled, w0: Floats, rate: float, args: ar
 
 
 def trial(job: tuple[float, int, str, argparse.Namespace]) -> dict[str, Any]:
-    share, number, member, args = job
+    share, number = job[:2]
+    member, args = job[2:]
     rng = np.random.default_rng([number, round(1000 * share)])
     images, held_out, test = (noisy_images(picture("blocks"), 10, 5.0, share, stream) for stream in rng.spawn(3))
     w0 = 0.1 * rng.standard_normal(N_WEIGHTS)

@@ -32,7 +32,8 @@ class Place:
     """The trials of one cell."""
 
     def __init__(self, cell: list[Any], trials: list[dict[str, Any]], fails_above: float) -> None:
-        self.labels, self.noise, self.missing, self.hidden = cell
+        self.labels, self.noise = cell[:2]
+        self.missing, self.hidden = cell[2:]
         self.trials = trials
         self.dominated = self.truth("dominated")
         self.lead = Estimate.of([self._accuracy(t, "HCRF") - self._accuracy(t, "MSSVM") for t in trials])

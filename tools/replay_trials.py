@@ -37,7 +37,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -204,26 +204,33 @@ def read_ranges() -> dict[str, Ranges]:
     return found
 
 
-def replay(experiment: str, record: Record, ranges: Ranges) -> tuple[list[str], list[str], Any, float]:
+class Replayed(NamedTuple):
+    """A trial again: what is wrong, what is not judged, its result, and the seconds that it took."""
+
+    wrong: list[str]
+    noted: list[str]
+    result: Any
+    seconds: float
+
+
+def replay(experiment: str, record: Record, ranges: Ranges) -> Replayed:
     """One trial again."""
     protocol, began = Protocol.load(), monotonic()
     if protocol.fingerprint(experiment, record["params"]) != record["fingerprint"]:
-        return ["the protocol's settings of this trial have changed"], [], {}, 0.0
+        return Replayed(["the protocol's settings of this trial have changed"], [], {}, 0.0)
     new = run_trial(experiment, record["params"], protocol)
-    return *differences(record["result"], new, ranges), new, monotonic() - began
+    return Replayed(*differences(record["result"], new, ranges), new, monotonic() - began)
 
 
-def show(k: int, experiment: str, record: Record, answer: tuple[list[str], list[str], Any, float]) -> None:
+def show(k: int, experiment: str, record: Record, answer: Replayed) -> None:
     """The trial's line, and what is not judged or wrong under it."""
-    wrong, noted, new, seconds = answer
     params = " ".join(f"{name}={value}" for name, value in record["params"].items())
-    found = " ".join(f"{m}={v['accuracy']:.4g}" for m, v in new.items() if isinstance(v, dict))
-    print(
-        f"{k + 1:2d} {'DIFFERS' if wrong else 'matches'} {experiment:7} {params}: {found} ({seconds:.1f} s)", flush=True
-    )
-    for line in wrong[:8]:
+    found = " ".join(f"{m}={v['accuracy']:.4g}" for m, v in answer.result.items() if isinstance(v, dict))
+    verdict = "DIFFERS" if answer.wrong else "matches"
+    print(f"{k + 1:2d} {verdict} {experiment:7} {params}: {found} ({answer.seconds:.1f} s)", flush=True)
+    for line in answer.wrong[:8]:
         print(f"     wrong: {line}")
-    for line in noted:
+    for line in answer.noted:
         print(f"     not judged: {line}")
 
 

@@ -369,7 +369,8 @@ def test_progress_in_a_notebook_is_one_line_rewritten() -> None:
         line.say("a long state of affairs")
         line._last = 0.0
         line.say("short")
-    first, second, cleared, end = file.getvalue().split("\r")[1:]
+    *lines, end = file.getvalue().split("\r")[1:]
+    first, second, cleared = lines
     assert len(first) == len(second) and second.rstrip() == "Reading: short" and not cleared.strip() and end == ""
 
 

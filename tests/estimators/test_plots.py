@@ -90,7 +90,9 @@ def test_image_with_labels_prediction_and_uncertainty(painter: Any) -> None:
     model, X, y = painter
     axes = model.plot_image(X[0], y[0])
     assert [ax.get_title() for ax in axes] == ["image", "labels given", "predicted", "uncertainty"]
-    image, given, found, unsure = (ax.get_images()[0].get_array() for ax in axes)
+    pictures = [ax.get_images()[0].get_array() for ax in axes]
+    image, given = pictures[:2]
+    found, unsure = pictures[2:]
     assert np.array_equal(image, X[0])
     assert np.array_equal(np.ma.getmaskarray(given), np.array(y[0], dtype=object) == None)  # noqa: E711
     assert np.array_equal(found, model.predict(X[:1])[0])

@@ -354,16 +354,17 @@ def two_loop_direction(regulariser: Regulariser, w: Floats, slope: Floats, pairs
 def _two_loops(slope: Floats, pairs: Pairs) -> Floats:
     """H slope (Nocedal & Wright, algorithm 7.4); pairs without positive curvature are passed over."""
     q = slope.copy()
-    used = []
+    used: list[tuple[Floats, Floats, float, float]] = []
+    scale = 1.0  # the inverse curvature along the newest pair
     for s, y in reversed(pairs):
         curvature = float(s @ y)
         if curvature > 0:
             share = float(s @ q) / curvature
             q -= share * y
+            if not used:
+                scale = curvature / float(y @ y)
             used.append((s, y, curvature, share))
-    if used:
-        _, y, curvature, _ = used[0]
-        q *= curvature / float(y @ y)
+    q *= scale
     for s, y, curvature, share in reversed(used):
         q += (share - float(y @ q) / curvature) * s
     return q

@@ -97,7 +97,9 @@ def _gradient(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None,
     """The gradients of ``node`` and ``edge``: derivatives of a chain times the gradient of its value."""
     if grad is None:
         return None, None
-    node, edge, d_node, d_edge = ctx.saved_tensors
+    saved = ctx.saved_tensors
+    node, edge = saved[:2]
+    d_node, d_edge = saved[2:]
     by_node = grad[:, None, None] * d_node
     by_edge = grad.reshape(-1, *(1,) * (d_edge.ndim - 1)) * d_edge
     if edge.ndim == 2:
