@@ -59,6 +59,19 @@ def test_every_step_is_in_its_file() -> None:
             assert re.search(rf"\b{re.escape(last_part(name))}\b", text), f"{name} is not in {step.files}"
 
 
+def test_every_name_in_the_picture_is_one_of_the_code() -> None:
+    picture = (ROOT / "docs" / "_static" / "flow.svg").read_text("utf-8")
+    paths = [path for kind in ("py", "hpp", "cpp") for path in SOURCES.rglob(f"*.{kind}")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8") for path in paths)))
+    boxes = re.findall(r'class="name"[^>]*>([^<]+)<', picture)
+    assert len(boxes) > 20
+    for box in boxes:
+        for name in box.split(", "):
+            last = last_part(name)
+            found = any(word.startswith(last) for word in words) if last.endswith("_") else last in words
+            assert found, f"{name} is in the picture, but not in the code"
+
+
 def chains() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     y = [rng.integers(2, size=6) for _ in range(8)]
