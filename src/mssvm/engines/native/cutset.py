@@ -114,59 +114,55 @@ class CutForests:
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
         self.source = batch
         self.instances = instances
-        self.cuts = list[CutTopology]()
         first, kind = factorize(batch.topology_of[instances])
-        graphs = dict[Topology, int]()
-        number = []
-        for g in batch.topology_of[instances[first]].tolist():
-            cut = cuts[g]
-            assert cut is not None
-            self.cuts.append(cut)
-            number.append(graphs.setdefault(cut.rest, len(graphs)))
+        self.cuts = [_present(cuts[g]) for g in batch.topology_of[instances[first]].tolist()]
         self.variable = batch.var_ptr[instances] + np.array([cut.variable for cut in self.cuts], dtype=np.int64)[kind]
-        states = np.diff(batch.unary_ptr)[self.variable]
-        self.ptr = offsets(states)
-        self.row = np.repeat(np.arange(len(instances)), states)
+        n_states = np.diff(batch.unary_ptr)[self.variable]
+        self.ptr = offsets(n_states)
+        self.row = np.repeat(np.arange(len(instances)), n_states)
         self.of = instances[self.row]
+        self.kinds = kind[self.row]
         state = ranks(self.ptr)
-        kinds = kind[self.row]
-        self.cut_state = np.repeat(batch.unary_ptr[self.variable], states) + state
-        edges = np.concatenate([cut.edges for cut in self.cuts])
-        per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
-        patterns, pattern = distinct_rows(edges[:, 2:])
-        each = spans((np.cumsum(per_kind) - per_kind)[kinds], per_kind[kinds])  # the edges of every forest
-        factor = np.repeat(batch.factor_ptr[self.of], per_kind[kinds]) + edges[each, 0]
-        inside = np.repeat(state, per_kind[kinds]) * edges[each, 1]
-        start = batch.table_at[factor] + inside
-        steps = edges[each, 2:4]
-        shape = edges[each, 4:]
-        ids = start * len(patterns) + pattern[each]
-        self.batch = own = Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[kinds], ids)
-        first = factorize(ids)[0]  # in storage order
-        size = shape[first].prod(axis=1)
-        block = own.mu_first
-        at = ranks(offsets(size))
-        width = np.repeat(shape[first, 1], size)
-        begin = np.repeat(start[first], size)
-        down = np.repeat(steps[first, 0], size)
-        right = np.repeat(steps[first, 1], size)
-        self.table_source = begin + at // width * down + at % width * right
-        self.edge_owner = own.factor_owner[block]
-        shapes, shape_of = distinct_rows(np.concatenate([shape[block], steps[block]], axis=1))
-        self.edges = EntryMap.make(
-            shape_of,
-            own.mu_at[block],
-            np.arange(len(block)),
-            batch.mu_at[factor[block]] + inside[block],
-            [_table_entries(*row) for row in shapes.tolist()],
-        )
-        self.here = own.unary_ptr[own.var_ptr[:-1]]
-        self.kinds = kinds
+        self.cut_state = np.repeat(batch.unary_ptr[self.variable], n_states) + state
+        self._lay_out_edges(batch, state)
+        self.here = self.batch.unary_ptr[self.batch.var_ptr[:-1]]
         self.lo = batch.unary_ptr[batch.var_ptr[self.of]]
         self.nodes = EntryMap.make(
-            kinds, self.here, np.arange(len(self.of)), self.lo, [_node_entries(cut) for cut in self.cuts]
+            self.kinds, self.here, np.arange(len(self.of)), self.lo, [_node_entries(cut) for cut in self.cuts]
         )
         self.attached = self._attached(batch, state)
+
+    def _lay_out_edges(self, batch: Batch, state: Ints) -> None:
+        """The batch of forests, with the source of its tables and the target of their marginals.
+
+        An edge reads a slice of a table: the entries that agree with the cut variable's state. Edges with the same
+        slice share a table.
+        """
+        edges = np.concatenate([cut.edges for cut in self.cuts])
+        per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
+        count = per_kind[self.kinds]
+        each = spans((np.cumsum(per_kind) - per_kind)[self.kinds], count)  # the edges of every forest
+        steps = edges[each, 2:4]
+        shape = edges[each, 4:]
+        factor = np.repeat(batch.factor_ptr[self.of], count) + edges[each, 0]
+        inside = np.repeat(state, count) * edges[each, 1]  # where the slice begins in the table
+        start = batch.table_at[factor] + inside
+        patterns, pattern = distinct_rows(edges[:, 2:])
+        slice_id = start * len(patterns) + pattern[each]
+        forests, forest_of = _numbered([cut.rest for cut in self.cuts])
+        self.batch = Batch.of_kinds(forests, forest_of[self.kinds], slice_id)
+        stored, _ = factorize(slice_id)  # one edge for every table, in storage order
+        self.table_source = _slices(start[stored], steps[stored], shape[stored])
+        block = self.batch.mu_first
+        self.edge_owner = self.batch.factor_owner[block]
+        slices, slice_of = distinct_rows(np.concatenate([shape[block], steps[block]], axis=1))
+        self.edges = EntryMap.make(
+            slice_of,
+            self.batch.mu_at[block],
+            np.arange(len(block)),
+            batch.mu_at[factor[block]] + inside[block],
+            [_table_entries(*row) for row in slices.tolist()],
+        )
 
     def _attached(self, batch: Batch, state: Ints) -> list[EntryMap]:
         """Slices of tables at the states of cut variables: of theta, and of marginals."""
@@ -202,6 +198,28 @@ class CutForests:
         states = spans(lo, sizes)
         states += (states >= np.repeat(cut, sizes)) * np.repeat(np.repeat(n, n), sizes)
         return Query(query.output[variables], query.allowed[states])
+
+
+def _present(cut: CutTopology | None) -> CutTopology:
+    assert cut is not None, "forests are of instances that have a cut"
+    return cut
+
+
+def _numbered(graphs: list[Topology]) -> tuple[tuple[Topology, ...], Ints]:
+    """The distinct graphs, and the number of each graph among them."""
+    numbers: dict[Topology, int] = {}
+    of = [numbers.setdefault(graph, len(numbers)) for graph in graphs]
+    return tuple(numbers), np.array(of, dtype=np.int64)
+
+
+def _slices(start: Ints, steps: Ints, shape: Ints) -> Ints:
+    """Entries of slices of tables, one slice after the other in C order, with these steps from row to row and from
+    column to column."""
+    size = shape.prod(axis=1)
+    entry = ranks(offsets(size))
+    row, column = np.divmod(entry, np.repeat(shape[:, 1], size))
+    entries: Ints = np.repeat(start, size) + row * np.repeat(steps[:, 0], size) + column * np.repeat(steps[:, 1], size)
+    return entries
 
 
 def _table_entries(rows: int, columns: int, down: int, right: int) -> Ints:
