@@ -42,8 +42,12 @@ SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
 MAX_TRIALS = 20  # of a line search
 # The same where inference is approximate. Messages keep converging, so the objective at the same weights changes
-# between evaluations, and a value that no short step lowers may be out of date.
+# between evaluations, and a value that no short step lowers may be out of date. A rise of this share of the objective is
+# no rise, and a step far beyond the last two is not tried: it would leave messages from which no short step recovers.
 APPROXIMATE_TRIALS = 6
+APPROXIMATE_PERIOD = 6
+APPROXIMATE_RISE = 1e-3
+LONGEST_STEP = 3.0  # as a multiple of the longer one of the last two
 GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
 MIN_CURVATURE = 1e-10  # least s.y / y.y of a stored pair
 
@@ -55,8 +59,8 @@ Pairs = tuple[tuple[Floats, Floats], ...]
 class LBFGSState:
     """The objective and its gradient at ``w`` at the temperatures of the stage (NaN before the first evaluation).
 
-    ``recent`` are the last objectives, ``pairs`` the (change of weights, change of gradient) that hold the curvature.
-    Values are replaced, never changed in place.
+    ``recent`` are the last objectives, ``pairs`` the (change of weights, change of gradient) that hold the curvature,
+    ``lengths`` those of the last two steps. Values are replaced, never changed in place.
     """
 
     w: Floats
@@ -66,6 +70,7 @@ class LBFGSState:
     iteration: int = 0
     recent: tuple[float, ...] = ()
     pairs: Pairs = ()
+    lengths: tuple[float, ...] = ()
 
 
 @former_names(floors="schedule", max_iterations="max_iter")
@@ -74,9 +79,9 @@ class LBFGS(Solver[LBFGSState]):
     """L-BFGS at falling temperatures.
 
     ``schedule`` lists the lowest temperature of each stage (members that are smooth already have one stage). A
-    stage ends after ``max_iter`` iterations, or when ten together lower the objective by less than ``tolerance`` of it
-    (or three by less than a hundredth of that), or when no component of the gradient exceeds ``gradient_tolerance``.
-    ``memory`` is the number of curvature pairs.
+    stage ends after ``max_iter`` iterations, or when ten (on approximate inference six) together lower the objective by
+    less than ``tolerance`` of it (or three by less than a hundredth of that), or when no component of the gradient
+    exceeds ``gradient_tolerance``. ``memory`` is the number of curvature pairs.
 
     >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iter=100)).fit(X, y).score(X, y)
     1.0
@@ -170,22 +175,25 @@ class LBFGS(Solver[LBFGSState]):
         """A lower point with its value and gradient. Where there is none, the curvature pairs may mislead and are
         forgotten, and with approximate inference the value is computed anew."""
         exact = run.tally.exact
-        trials = MAX_TRIALS if exact else APPROXIMATE_TRIALS
-        point = line_search(run.regulariser, evaluate, state.w, state.value, slope, state.pairs, trials)
+        limits = SearchLimits()
+        if not exact:
+            limits = SearchLimits(APPROXIMATE_TRIALS, min(self.tolerance, APPROXIMATE_RISE), state.lengths)
+        point = line_search(run.regulariser, evaluate, state.w, state.value, slope, state.pairs, limits)
         if point is not None or (exact and not state.pairs):
             return point
         if not exact:
             state.value, state.gradient = evaluate(state.w)
             slope = run.regulariser.stationarity(state.w, state.gradient)
         state.pairs = ()
-        return line_search(run.regulariser, evaluate, state.w, state.value, slope, (), trials)
+        return line_search(run.regulariser, evaluate, state.w, state.value, slope, (), limits)
 
     def _end_of_stage(self, run: SolverRun, state: LBFGSState, slope: Floats, last: bool) -> str:
         """Why the stage is over; empty while it is not."""
         if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
             return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
         tolerance = self.tolerance if last else max(STAGE_SHARE * self.tolerance, STAGE_TOLERANCE)
-        for period, share in ((PERIOD, tolerance), (SHORT_PERIOD, SHORT_PERIOD_SHARE * tolerance)):
+        whole_period = PERIOD if run.tally.exact else APPROXIMATE_PERIOD
+        for period, share in ((whole_period, tolerance), (SHORT_PERIOD, SHORT_PERIOD_SHARE * tolerance)):
             if len(state.recent) <= period:
                 continue
             decrease = state.recent[-1 - period] - state.value
@@ -227,6 +235,7 @@ class LBFGS(Solver[LBFGSState]):
             y = gradient - state.gradient
             if s @ y > MIN_CURVATURE * (y @ y):
                 state.pairs = (*state.pairs, (s, y))[-self.memory :]
+            state.lengths = (*state.lengths, float(np.linalg.norm(s)))[-2:]
             state.iteration += 1
         state.w = w
         state.value = value
@@ -283,6 +292,23 @@ class LBFGS(Solver[LBFGSState]):
         return Certificate(sentence, gap, run.tally.exact, run.negative_gaps, bias)
 
 
+@dataclass(frozen=True)
+class SearchLimits:
+    """Limits of a line search: the number of trials; the ``rise``, as a share of the value, that counts as none; and
+    the ``lengths`` of the last steps, from which the first trial must not be far."""
+
+    trials: int = MAX_TRIALS
+    rise: float = 0.0
+    lengths: tuple[float, ...] = ()
+
+    def first(self, t: float, length: float, curved: bool) -> float:
+        """The first step of at most ``t``, of which a unit has the given length; ``curved``: curvature is known."""
+        if not self.lengths or length == 0.0:
+            return t
+        longest = LONGEST_STEP * max(self.lengths) if curved else self.lengths[-1]
+        return min(t, longest / length)
+
+
 def line_search(
     regulariser: Regulariser,
     evaluate: Evaluate,
@@ -290,7 +316,7 @@ def line_search(
     value: float,
     slope: Floats,
     pairs: Pairs,
-    trials: int = MAX_TRIALS,
+    limits: SearchLimits | None = None,
 ) -> tuple[Floats, float, Floats] | None:
     """The first point w + t d that meets the weak Wolfe conditions, with its value and gradient; None if none is met.
 
@@ -298,25 +324,28 @@ def line_search(
     orthant of the step, and only sufficient decrease is required. If no trial meets the curvature condition, the last
     one with sufficient decrease is returned.
     """
+    limits = limits or SearchLimits()
     d = -two_loop_direction(regulariser, w, slope, pairs)
     initial_slope = float(slope @ d)
     if not initial_slope < 0:
         return None
     t = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(slope)))
+    t = limits.first(t, float(np.linalg.norm(d)), bool(pairs))
     # The bracket: its lower end with value and slope, and its upper end.
     low = 0.0
     low_value = value
     low_slope = initial_slope
     high = np.inf
     accepted: tuple[Floats, float, Floats] | None = None
-    for _ in range(trials):
+    allowed = value + limits.rise * abs(value)
+    for _ in range(limits.trials):
         point = w + t * d
         expected = t * initial_slope
         if regulariser.kinked:
             point = regulariser.within(point, w, slope)
             expected = float(slope @ (point - w))
         new_value, gradient = evaluate(point)
-        if not new_value <= value + SUFFICIENT_DECREASE * expected:
+        if not new_value <= allowed + SUFFICIENT_DECREASE * expected:
             high = t
             t = low + _parabola_minimum(low_slope * (t - low), new_value - low_value) * (high - low)
             continue

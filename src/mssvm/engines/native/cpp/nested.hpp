@@ -23,9 +23,9 @@
 // and the minimum of the sum of the right sides is taken: d_c = eps rho_c (log b - log mu_c), log b = sum_c rho_c log
 // mu_c. So the bound never rises; with equal temperatures this is TRW-S.
 //
-// A row of a message is its level and its entries. By the rule `scores` levels are zero and entries scores; by
-// `scaled`, where tables are safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of
-// one.
+// A row of a message is its level and its entries. By the rule `scores` both are scores. By `scaled`, where tables are
+// safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of a few, and levels are whole
+// numbers of ln 2 in units of eps_h rho: rows are normalised without logarithms, and powers of levels are exact.
 #pragma once
 #include "trws.hpp"
 
@@ -42,6 +42,8 @@ template <int K, Rule rule> class NestedChains {
 public:
     NestedChains(const ChainCall &call, Vec *buffer)
         : call_(call), a_(*call.layout), rows_(K ? K : int(a_.widest)), eps_y_(call.eps), eps_h_(call.eps_h) {
+        if (eps_y_ > 0) ratio_ = eps_h_ / eps_y_;
+        whole_ = ratio_ == double(int(ratio_));
         int64_t w = a_.widest;
         unary_ = buffer;
         own_ = unary_ + w;
@@ -143,7 +145,11 @@ private:
     // Number of rows of the message of a slot; without a slot there is one row, of a uniform message.
     int rows(int64_t s) const { return s >= 0 && hidden_ ? rows_ : 1; }
     Vec entry(int64_t s, Cells m, int x) const { return s < 0 ? Vec{} : Vec(m[x]); }
-    Vec level(int64_t s, Cells m, int row) const { return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]); }
+    // The level of a row as a score.
+    Vec level(int64_t s, Cells m, int row, Vec tau) const {
+        return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]) * level_unit(tau);
+    }
+    static INLINE Vec level_unit(Vec tau) { return scaled ? tau * LN2 : all<Vec>(1.0); }
     Vec row_entry(int64_t s, Cells m, int row, int x) const {
         if (s < 0) return all<Vec>(scaled ? 1.0 : 0.0);
         return m[row * (k_ + 1) + 1 + x];
@@ -249,7 +255,7 @@ private:
                 Vec *p = given_ + (r * n + q) * k_;
                 for (int x = 0; x < k_; ++x) p[x] = times(own_[x], row_entry(upper, b, q, x));
                 Vec sum = close(p, k_, tau);
-                total_[r * n + q] = sum + (base + level(lower, f, r) + level(upper, b, q));
+                total_[r * n + q] = sum + (base + level(lower, f, r, tau) + level(upper, b, q, tau));
             }
         }
     }
@@ -288,7 +294,7 @@ private:
     }
 
     // The same without logarithms, for entries that are probabilities. With S(a, b) = sum_x u(x) F(a, x) B(b, x),
-    // levels as factors l(a) = exp(level / (eps_y rho)) and n = eps_h / eps_y,
+    // levels as factors l(a) = 2^(n level) and n = eps_h / eps_y,
     //
     //     p(a, b) ~ l(a) l(b) S^n,    mu(a, x) ~ u(x) F(a, x) sum_b l(a) l(b) S^(n - 1) B(b, x)
     //
@@ -298,8 +304,8 @@ private:
         int64_t s = lower >= 0 ? lower : upper;
         Vec rho = lanes(a_.rho, s), own[K], before[m], after[n], front[m * K], back[n * K];
         own_weights(s, tau_h(rho), own);
-        rows_of<m>(lower, tau_y(rho), before, front);
-        rows_of<n>(upper, tau_y(rho), after, back);
+        rows_of<m>(lower, before, front);
+        rows_of<n>(upper, after, back);
         Vec sums[m * n], bases[m * n], powers[m * n], top{}, total{};
         for (int r = 0; r < m; ++r) {
             for (int x = 0; x < K; ++x) front[r * K + x] *= own[x];
@@ -312,7 +318,7 @@ private:
         }
         Vec unit = top > 0.0 ? 1.0 / top : Vec{};
         for (int j = 0; j < m * n; ++j) bases[j] = sums[j] = sums[j] * unit;
-        power(bases, eps_h_ / eps_y_ - 1.0, powers);
+        power(bases, ratio_ - 1.0, powers);
         for (int r = 0; r < m; ++r)
             for (int q = 0; q < n; ++q) {
                 powers[r * n + q] *= before[r] * after[q];
@@ -345,29 +351,36 @@ private:
         return relative(own, K, tau, out);
     }
 
-    // Levels as factors exp(level / tau), of which the highest is zero, and entries of a message; ones where there is
-    // none.
-    template <int m> INLINE void rows_of(int64_t s, Vec tau, Vec *factors, Vec *entries) const {
+    // Levels as factors, the largest of which is one, and entries of a message; ones where there is none.
+    template <int m> INLINE void rows_of(int64_t s, Vec *factors, Vec *entries) const {
         if constexpr (m == 1) {
             factors[0] = all<Vec>(1.0);
             for (int x = 0; x < K; ++x) entries[x] = all<Vec>(1.0);
         } else {
             Cells from = message(s);
-            Vec levels[m];
             for (int r = 0; r < m; ++r) {
-                levels[r] = from[r * (K + 1)];
+                Vec power = from[r * (K + 1)] * ratio_;
+                factors[r] = whole_ ? power_of_two(power) : exp(power * LN2);
                 for (int x = 0; x < K; ++x) entries[r * K + x] = from[r * (K + 1) + 1 + x];
             }
-            relative(levels, m, tau, factors);
         }
+    }
+
+    // 2^n of whole numbers n <= 0; zero where it is not normal.
+    static INLINE Vec power_of_two(Vec n) {
+        Vec one = all<Vec>(1.0), low = all<Vec>(-1022.0);
+        Vec power = real<Vec>(bits(one) + (bits(larger(n, low) + MAGIC) << 52));
+        return n > low ? power : Vec{};
     }
 
     // Whether the numbers of all lanes with a variable can be divided by.
     bool trusted(Vec total) const {
-        const int64_t *variable = a_.variable.data + g_ * L;
-        bool all_lanes = true;
-        for (int i = 0; i < L; ++i) all_lanes &= total[i] > TRUSTED || variable[i] < 0;
-        return all_lanes;
+        IVec variable, small = ~(total > TRUSTED);
+        std::memcpy(&variable, a_.variable.data + g_ * L, sizeof variable);
+        small &= variable >= 0;
+        int64_t any = 0;
+        for (int i = 0; i < L; ++i) any |= small[i];
+        return any == 0;
     }
 
     void balance() {
@@ -440,18 +453,17 @@ private:
             Vec left = lanes(a_.left, g_);
             spare();
             softmax(rest_, k_, left * eps_h_, weight_);
-            for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logarithm_of(weight_[x]) : Vec{};
+            logarithms_of(weight_, logs_);
+            for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logs_[x] : Vec{};
         }
         int chain = 0;
         each_chain([&](int64_t lower, int64_t upper) {
-            Vec rho = lanes(a_.rho, lower >= 0 ? lower : upper);
+            Vec rho = lanes(a_.rho, lower >= 0 ? lower : upper), *logs = logs_ + chain * k_;
             bool known = false;
             if constexpr (K > 0 && scaled) known = marginals_by_powers<false>(lower, upper, marginal_);
             if (!known) marginals(lower, upper);
-            for (int x = 0; x < k_; ++x) {
-                logs_[chain * k_ + x] = logarithm_of(marginal_[x]);
-                mean_[x] += rho * logs_[chain * k_ + x];
-            }
+            logarithms_of(marginal_, logs);
+            for (int x = 0; x < k_; ++x) mean_[x] += rho * logs[x];
             ++chain;
         });
         chain = 0;
@@ -462,6 +474,18 @@ private:
             for (int x = 0; x < k_; ++x) d[x] += step * (mean_[x] - logs_[chain * k_ + x]);
             ++chain;
         });
+    }
+
+    // Logarithms of marginals. Of two states only their difference counts, since a number that is added to all states
+    // in one chain and subtracted in another changes no bound: one logarithm is enough.
+    INLINE void logarithms_of(const Vec *p, Vec *out) const {
+        Vec least = all<Vec>(LEAST);
+        if constexpr (K == 2) {
+            out[0] = Vec{};
+            out[1] = log(larger(p[1], least) / larger(p[0], least));
+        } else {
+            for (int x = 0; x < k_; ++x) out[x] = log(larger(p[x], least));
+        }
     }
 
     template <class Work> INLINE void each_chain(Work work) {
@@ -480,10 +504,11 @@ private:
         Cells m = behind >= 0 ? message(behind) : nullptr;
         int n = other(s);
         bool rows = a_.other_hidden[s];
-        if (hidden_) send_hidden(s, behind, m, rows);
+        Vec common{};
+        if (hidden_) common = send_hidden(s, behind, m, rows);
         else {
             for (int x = 0; x < k_; ++x) from_[x] = own_[x] + entry(behind, m, x);
-            if (rows) open_rows(s);
+            if (rows) common = open_rows(s);
             else send_output(s);
         }
         int count = rows ? rows_ * (n + 1) : n;
@@ -492,7 +517,7 @@ private:
         Vec low = finite(top);
         for (int j = 0; j < count; j += rows ? n + 1 : 1) sent_[j] -= low;
         put(s, a_.reverse, call_.messages.data, count, sent_);
-        return top;
+        return rows ? common + top * level_unit(tau_h(lanes(a_.rho, s))) : top;
     }
 
     // From an output to an output.
@@ -506,76 +531,90 @@ private:
         });
     }
 
-    // From an output to a hidden variable: a row for every state.
-    void open_rows(int64_t s) {
-        Vec tau = tau_h(lanes(a_.rho, s));
+    // From an output to a hidden variable: a row for every state. Returns the score that all levels leave out.
+    Vec open_rows(int64_t s) {
+        Vec tau = tau_h(lanes(a_.rho, s)), common{};
         int n = other(s);
         with_entries(s, [&](auto table, Vec base) ALWAYS {
+            common = base;
             for (int x = 0; x < k_; ++x) {
-                Vec *row = sent_ + x * (n + 1);
+                Vec *row = sent_ + x * (n + 1), level = from_[x] / level_unit(tau);
                 for (int z = 0; z < n; ++z) row[1 + z] = table(place(s, x, z));
-                row[0] = from_[x] + base + settle(row + 1, n, tau);
+                if constexpr (scaled) {
+                    Vec known = larger(smaller(level, all<Vec>(0x1p50)), all<Vec>(-0x1p50));
+                    Vec whole = (known + MAGIC) - MAGIC, rest = exp((known - whole) * LN2);
+                    for (int z = 0; z < n; ++z) row[1 + z] *= rest;
+                    level = level > -INF ? whole : level;
+                }
+                row[0] = level + settle(row + 1, n);
             }
         });
         for (int r = k_; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
+        return common;
     }
 
-    // From a hidden variable, row by row; rows are summed for an output.
-    void send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
+    // From a hidden variable, row by row; rows are summed for an output. Returns the score that levels leave out.
+    Vec send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
         if constexpr (K > 0 && scaled)
             if (rows) return behind >= 0 ? send_rows<K>(s, behind) : send_rows<1>(s, behind);
         Vec rho = lanes(a_.rho, s), tau = tau_h(rho), base = own_row(tau);
         int n = other(s), mine = sender_rows(s);
         for (int r = 0; r < mine; ++r) {
             Vec *from = from_ + r * (k_ + 1);
-            from[0] = base + level(behind, m, r);
+            from[0] = base + level(behind, m, r, tau);
             for (int x = 0; x < k_; ++x) from[1 + x] = times(weight_[x], row_entry(behind, m, r, x));
         }
+        Vec common = base;
         with_entries(s, [&](auto table, Vec top) ALWAYS {
+            common += top;
             for (int r = 0; r < mine; ++r) {
                 Vec *from = from_ + r * (k_ + 1), *row = sent_ + r * (n + 1);
                 for (int z = 0; z < n; ++z) row[1 + z] = summed(s, from + 1, table, z, tau);
-                row[0] = from[0] + top + settle(row + 1, n, tau);
+                row[0] = level_or_none(behind, m, r) + settle(row + 1, n);
             }
         });
         if (rows) {
             for (int r = mine; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
-            return;
+            return common;
         }
+        Vec unit = level_unit(tau);
         for (int z = 0; z < n; ++z) {
             for (int r = 0; r < mine; ++r) {
                 const Vec *row = sent_ + r * (n + 1);
-                weight_[r] = row[0] + (scaled ? logarithm(row[1 + z], tau) : row[1 + z]);
+                weight_[r] = common + unit * row[0] + (scaled ? logarithm(row[1 + z], tau) : row[1 + z]);
             }
             given_[z] = power_sum(weight_, mine, tau_y(rho));
         }
         for (int z = 0; z < n; ++z) sent_[z] = given_[z];
+        return common;
     }
+    // The level of a row as it is stored; zero without a message.
+    Vec level_or_none(int64_t s, Cells m, int row) const { return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]); }
 
     // From a hidden variable to a hidden one in scaled form, of m rows.
-    template <int m> INLINE void send_rows(int64_t s, int64_t behind) {
-        Vec tau = tau_h(lanes(a_.rho, s)), own[K], tops[m];
-        Vec base = own_weights(s, tau, own);
+    template <int m> INLINE Vec send_rows(int64_t s, int64_t behind) {
+        Vec tau = tau_h(lanes(a_.rho, s)), own[K];
+        Vec base = own_weights(s, tau, own), common = base;
         Cells from = behind >= 0 ? message(behind) : nullptr;
         with_entries(s, [&](auto table, Vec top) ALWAYS {
+            common += top;
             for (int r = 0; r < m; ++r) {
                 Vec row[K], sent[K];
                 for (int x = 0; x < K; ++x) row[x] = own[x] * row_entry(behind, from, r, x);
                 Vec *kept = from_ + r * (K + 1);
-                kept[0] = base + level(behind, from, r);
+                kept[0] = base + level(behind, from, r, tau);
                 for (int x = 0; x < K; ++x) kept[1 + x] = row[x];
                 for (int z = 0; z < K; ++z) {
                     sent[z] = Vec{};
                     for (int x = 0; x < K; ++x) sent[z] += row[x] * table(place(s, x, z));
                 }
-                tops[r] = largest_of(sent, K);
-                Vec scale = tops[r] > 0.0 ? 1.0 / tops[r] : all<Vec>(1.0), *out = sent_ + r * (K + 1);
-                for (int z = 0; z < K; ++z) out[1 + z] = sent[z] * scale;
-                out[0] = kept[0] + top;
+                Vec *out = sent_ + r * (K + 1), settled = settle(sent, K);
+                for (int z = 0; z < K; ++z) out[1 + z] = sent[z];
+                out[0] = level_or_none(behind, from, r) + settled;
             }
         });
-        for (int r = 0; r < m; ++r) sent_[r * (K + 1)] += logarithm(tops[r], tau);
         for (int r = m; r < rows_; ++r) no_row(sent_ + r * (K + 1), K);
+        return common;
     }
 
     // PS[eps_h rho] over x of a row's entries and a column of the table, as an entry.
@@ -589,13 +628,13 @@ private:
         return power_sum(own_, k_, tau);
     }
 
-    // Normalises entries to a largest of one (scaled), or leaves them as they are; returns the level subtracted.
-    static INLINE Vec settle(Vec *entries, int n, Vec tau) {
+    // Normalises entries to a largest between one and two (scaled) or of zero; returns the level subtracted.
+    static INLINE Vec settle(Vec *entries, int n) {
         Vec top = largest_of(entries, n);
         if constexpr (scaled) {
-            Vec scale = top > 0.0 ? 1.0 / top : all<Vec>(1.0);
+            Vec scale = top > 0.0 ? two_to_minus_exponent(top) : all<Vec>(1.0);
             for (int z = 0; z < n; ++z) entries[z] *= scale;
-            return logarithm(top, tau);
+            return top > 0.0 ? exponent(top) : all<Vec>(-INF);
         }
         Vec low = finite(top);
         for (int z = 0; z < n; ++z) entries[z] -= low;
@@ -640,13 +679,14 @@ private:
         Cells from = vectors(call_.read) + a_.read_at[s], m = message(s);
         if (a_.other_hidden[s]) return pairs_of_hidden(s, from, m);
         Vec tau = tau_y(lanes(a_.rho, s));
+        PairSums sums(call_, s, g_);
         with_table(s, [&](auto table) ALWAYS {
             for (int x = 0; x < k_; ++x)
                 for (int z = 0; z < other(s); ++z) {
                     Vec pair;
                     if (hidden_) pair = joint_[z * k_ + x];
                     else pair = ratio(from[z] + table(place(s, x, z)), m[x], tau) * marginal_[x];
-                    add(s, place(s, x, z), pair);
+                    sums.add(place(s, x, z), pair);
                 }
         });
     }
@@ -654,6 +694,7 @@ private:
     void pairs_of_hidden(int64_t s, Cells from, Cells m) {
         int n = other(s);
         Vec rho = lanes(a_.rho, s), tau = tau_h(rho);
+        PairSums sums(call_, s, g_);
         with_entries(s, [&](auto table, Vec top) ALWAYS {
             for (int x = 0; x < k_; ++x) {
                 for (int z = 0; z < n; ++z) sent_[z] = Vec{};
@@ -664,7 +705,7 @@ private:
                     Vec share = hidden_ ? joint_[r * k_ + x] : ratio(sum, m[x], tau_y(rho)) * marginal_[x];
                     for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];
                 }
-                for (int z = 0; z < n; ++z) add(s, place(s, x, z), sent_[z]);
+                for (int z = 0; z < n; ++z) sums.add(place(s, x, z), sent_[z]);
             }
         });
     }
@@ -672,12 +713,6 @@ private:
     static INLINE Vec ratio(Vec part, Vec whole, Vec tau) {
         Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));  // positive only in lanes that are not used
         return part > -INF && whole > -INF ? p : Vec{};
-    }
-
-    void add(int64_t s, int64_t entry, Vec pair) {
-        const int32_t *to = a_.mu.data + s * L;
-        for (int i = 0; i < L; ++i)
-            if (to[i] >= 0) sums_at(call_, to[i])[entry] += pair[i];
     }
 
     void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent) {
@@ -698,7 +733,6 @@ private:
     static INLINE Vec logarithm(Vec sum, Vec tau) {
         return sum > 0.0 ? tau * log(sum > 0.0 ? sum : all<Vec>(1.0)) : all<Vec>(-INF);
     }
-    static INLINE Vec logarithm_of(Vec p) { return log(larger(p, all<Vec>(LEAST))); }
     // At temperature zero the maximum.
     static INLINE Vec power_sum(const Vec *v, int k, Vec tau) {
         Vec top = largest_of(v, k), low = finite(top), sum{};
@@ -716,8 +750,8 @@ private:
     const ChainCall &call_;
     const ChainLayout &a_;
     int rows_, k_ = 0;
-    double eps_y_, eps_h_;
-    bool hidden_ = false;
+    double eps_y_, eps_h_, ratio_ = 0.0;  // eps_h / eps_y
+    bool hidden_ = false, whole_ = false;  // the variable's role; whether the ratio is a whole number
     int64_t g_ = 0, first_ = 0, middle_ = 0, end_ = 0;
     Vec *unary_, *own_, *rest_, *marginal_, *weight_, *mean_, *logs_, *joint_, *from_, *sent_, *given_, *total_;
 };

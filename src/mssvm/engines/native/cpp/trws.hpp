@@ -20,6 +20,7 @@
 // threads run; the groups of one level and band are a cell.
 #pragma once
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "boundary.hpp"
@@ -89,6 +90,36 @@ inline double *sums_at(const ChainCall &c, int64_t mu) {
     return mu < c.mu_tables.size ? c.mu_tables.data + mu : c.partial.data + (mu - c.mu_tables.size);
 }
 
+// Adds the marginals of a slot's factors to their sums.
+class PairSums {
+public:
+    PairSums(const ChainCall &c, int64_t slot, int64_t group)
+        : call_(c), to_(c.layout->mu.data + slot * L), together_(true) {
+        std::memcpy(&variable_, c.layout->variable.data + group * L, sizeof variable_);
+        for (int i = 1; i < L; ++i) together_ = together_ && (to_[i] == to_[0] || to_[i] < 0);
+        if (together_) all_ = sums_at(c, to_[0]);
+    }
+
+    INLINE void add(int64_t entry, Vec pair) const {
+        if (together_) {
+            Vec used = variable_ >= 0 ? pair : Vec{};
+            double sum = 0.0;
+            for (int i = 0; i < L; ++i) sum += used[i];
+            all_[entry] += sum;
+            return;
+        }
+        for (int i = 0; i < L; ++i)
+            if (to_[i] >= 0) sums_at(call_, to_[i])[entry] += pair[i];
+    }
+
+private:
+    const ChainCall &call_;
+    const int32_t *to_;
+    bool together_;  // the sum is the same for all lanes with a variable, among which is always the first lane
+    double *all_ = nullptr;
+    IVec variable_;
+};
+
 // K > 0: the number of states of the group's variables and of all their neighbours; 0: any.
 template <int K, Rule rule> class Chains {
     using Cells = const Unaligned *;
@@ -140,7 +171,7 @@ public:
                 mu[x] += rho * chain[x];
                 apart = larger(apart, larger(chain[x] - belief[x], belief[x] - chain[x]));
             }
-            pairs(s, k, rho, chain);
+            pairs(g, s, k, rho, chain);
         }
         for (int64_t s = middle; s < a_.slot_ptr[g + 1]; ++s) {
             int64_t before = a_.partner[s];
@@ -311,12 +342,11 @@ private:
     }
 
     // Marginals of the factor of a slot to an earlier neighbour: those of the variable times the sender's given it.
-    void pairs(int64_t s, int k, Vec rho, const Vec *marginal) {
+    void pairs(int64_t g, int64_t s, int k, Vec rho, const Vec *marginal) {
         Cells reading = readings(s), sent = reading + k;
-        const int32_t *at = a_.table.data + s * L, *to = a_.mu.data + s * L;
+        const int32_t *at = a_.table.data + s * L;
         Vec unit = 1.0 / (eps_ * rho);
-        bool together = true;
-        for (int i = 1; i < L; ++i) together = together && to[i] == to[0];
+        PairSums sums(call_, s, g);
         for (int z = 0; z < other(s); ++z)
             for (int x = 0; x < k; ++x) {
                 int64_t entry = place(s, k, x, z);
@@ -324,15 +354,7 @@ private:
                 for (int i = 0; i < L; ++i) score[i] = call_.tables[at[a_.tied[s] ? 0 : i] + entry];
                 // Positive only in lanes whose result is not used.
                 Vec gap = smaller((sent[z] + score - reading[x]) * unit, Vec{});
-                Vec pair = reading[x] > -INF ? exp(gap) * marginal[x] : Vec{};
-                if (together) {
-                    double sum = 0.0;
-                    for (int i = 0; i < L; ++i) sum += pair[i];
-                    sums_at(call_, to[0])[entry] += sum;
-                } else {
-                    for (int i = 0; i < L; ++i)
-                        if (to[i] >= 0) sums_at(call_, to[i])[entry] += pair[i];
-                }
+                sums.add(entry, reading[x] > -INF ? exp(gap) * marginal[x] : Vec{});
             }
     }
 
