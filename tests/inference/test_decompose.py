@@ -347,3 +347,29 @@ def test_an_impossible_instance_has_no_finite_bound() -> None:
         status = Decompose()(batch, Potentials(np.zeros(12), tables), Query.all_outputs(batch), eps, eps).status
         assert status.lower[0] == status.upper[0] == -np.inf
         assert np.isfinite(status.lower[1])
+
+
+@pytest.mark.parametrize("eps_y", [0.5, 1.0])
+def test_more_sweeps_once_when_the_first_tables_come(eps_y: float) -> None:
+    """Weights of zero, where training begins, need no messages; a resumed training goes on where it was."""
+    rng = np.random.default_rng(3)
+    batch = Batch.build([grid(5, 6, (2,) * 30, eight=False)] * 3)
+    output = rng.random(batch.n_vars) < 0.5
+    query = Query.of(batch, output)
+    unary = rng.normal(size=batch.n_states)
+    flat = Potentials(unary, np.zeros(batch.n_table_entries))
+    theta = Potentials(unary, rng.normal(size=batch.n_table_entries))
+    settings = Decompose(operations_limit=1.0)
+    plan = settings.plan(batch, NATIVE)
+    bound = plan.bound(query, eps_y, 1.0, None, "plus")
+    assert bound(flat).status.sweeps.tolist() == [3, 3, 3]
+    assert plan.memory() == {}
+    assert bound(theta).status.sweeps.tolist() == [10, 10, 10]
+    memory = {name: state.copy() for name, state in plan.memory().items()}
+    value = bound(theta).value
+    resumed = settings.plan(batch, NATIVE)
+    for name, state in memory.items():
+        resumed.recall(name, state)
+    answer = resumed.bound(query, eps_y, 1.0, None, "plus")(theta)
+    assert answer.status.sweeps.tolist() == [3, 3, 3]
+    np.testing.assert_array_equal(answer.value, value)

@@ -42,8 +42,8 @@ SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
 MAX_TRIALS = 20  # of a line search
 # The same where inference is approximate. Messages keep converging, so the objective at the same weights changes
-# between evaluations, and a value that no short step lowers may be out of date. A rise of this share of the objective is
-# no rise, and a step far beyond the last two is not tried: it would leave messages from which no short step recovers.
+# between evaluations, and a value that no short step lowers may be out of date. A rise of this share of the objective
+# is no rise, and a step far beyond the last two is not tried: it would leave messages from which no short one recovers.
 APPROXIMATE_TRIALS = 6
 APPROXIMATE_PERIOD = 6
 APPROXIMATE_RISE = 1e-3

@@ -20,7 +20,7 @@ from mssvm.inference.decomposition.product import product_bound
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.plan import DecompositionPlan
 
-COLD_SWEEPS = 20  # before the first evaluation of a training
+COLD_SWEEPS = 10  # at least, of the first evaluation with tables
 AT_A_TIME = 8  # sweeps between two tests of convergence
 LOWEST = 0.05  # least eps_y of a sweep at two temperatures, as a share of eps_h
 PROVEN = 1e-9  # a relative gap between bound and labelling up to this is rounding: the labelling is the maximum
@@ -88,11 +88,11 @@ class ChainAnswer:
 
     def begin(self) -> None:
         """Everything that needs no numbers from the device: in training all sweeps."""
-        self.chains, fresh = self.plan.run(self.task, self.side)
+        self.chains, cold = self.plan.run(self.task, self.side, self.theta)
         task = self.task
         self.chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
         if self.side:
-            self.sweeps = max(COLD_SWEEPS, self.warm_sweeps) if fresh else self.warm_sweeps
+            self.sweeps = max(COLD_SWEEPS, self.warm_sweeps) if cold else self.warm_sweeps
             self.wait = self.chains.answer(self.sweeps, self.mu if self.eps > 0.0 else None)
 
     def result(self, belief: Belief) -> Belief:

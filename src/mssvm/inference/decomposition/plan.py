@@ -33,6 +33,7 @@ class DecompositionPlan:
 
     ``kept`` has the messages of training, by side, number of temperatures (one or two) and instances; messages are
     scores, which are valid at any temperatures. ``recalled`` has those of a checkpoint until ``run`` first needs them.
+    ``_swept`` names those that have seen a table.
     """
 
     settings: Decompose
@@ -41,6 +42,7 @@ class DecompositionPlan:
     kept: dict[str, ChainRun] = field(default_factory=dict, repr=False)
     recalled: dict[str, Floats] = field(default_factory=dict, repr=False)
     _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
+    _swept: set[str] = field(default_factory=set, repr=False)
 
     @cached_property
     def exact(self) -> ExactPlan:
@@ -65,23 +67,29 @@ class DecompositionPlan:
         return self.chains(instances, None).factor_weights()
 
     def memory(self) -> dict[str, Floats]:
-        return {name: run.state for name, run in self.kept.items()}
+        return {name: run.state for name, run in self.kept.items() if name in self._swept}
 
     def recall(self, name: str, messages: Floats) -> None:
         self.kept.pop(name, None)
+        self._swept.discard(name)
         self.recalled[name] = messages
 
-    def run(self, task: ChainTask, side: str) -> tuple[ChainRun, bool]:
-        """The chains of a task with the messages that its side of training has, and whether it has none yet."""
+    def run(self, task: ChainTask, side: str, theta: Potentials) -> tuple[ChainRun, bool]:
+        """The chains of a task with the messages that its side of training has, and whether theta is the first that
+        needs any: tables of zero need none."""
         if not side:
             return task.run(), True
         name = f"{side}-{2 if task.nested else 1}-{blake2b(task.instances.tobytes(), digest_size=8).hexdigest()}"
-        known = name in self.kept or name in self.recalled
-        if name not in self.kept:
-            self.kept[name] = task.run()
         if name in self.recalled:
+            self.kept[name] = task.run()
             self.kept[name].restore(self.recalled.pop(name))
-        return self.kept[name], not known
+            self._swept.add(name)
+        cold = name not in self._swept and bool(np.any(theta.tables))
+        if cold or name not in self.kept:  # what sweeps without tables left is rounding
+            self.kept[name] = task.run()
+        if cold:
+            self._swept.add(name)
+        return self.kept[name], cold
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         """Every call begins without messages and sweeps until the bound has converged."""

@@ -214,17 +214,9 @@ private:
         return Vec{};
     }
 
-    // exp((v - top) / tau) of scores, and their largest; two numbers need one exponential.
+    // exp((v - top) / tau) of scores, and their largest.
     static INLINE Vec relative(const Vec *v, int k, Vec tau, Vec *out) {
-        Vec top = finite(largest_of(v, k)), unit = 1.0 / tau;
-        if constexpr (K == 2) {
-            Vec first = v[0], second = v[1], lower = exp((smaller(first, second) - top) * unit);
-            out[0] = first >= second ? (first > -INF ? all<Vec>(1.0) : Vec{}) : lower;
-            out[1] = second > first ? all<Vec>(1.0) : lower;
-        } else {
-            for (int x = 0; x < k; ++x) out[x] = exp((v[x] - top) * unit);
-        }
-        return top;
+        return exponentials<K>(v, k, 1.0 / tau, out);
     }
 
     // PS[eps_h rho] of the entries of a row, in place: p(x); relative to their level.
@@ -701,6 +693,13 @@ private:
                 for (int r = 0; r < rows_; ++r) {
                     Cells row = from + r * (n + 1);
                     for (int z = 0; z < n; ++z) weight_[z] = times(row[1 + z], table(place(s, x, z)));
+                    if (scaled && hidden_) {
+                        Vec whole{};
+                        for (int z = 0; z < n; ++z) whole += weight_[z];
+                        Vec share = whole > 0.0 ? joint_[r * k_ + x] / whole : Vec{};
+                        for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];
+                        continue;
+                    }
                     Vec sum = row[0] + top + close(weight_, n, tau);
                     Vec share = hidden_ ? joint_[r * k_ + x] : ratio(sum, m[x], tau_y(rho)) * marginal_[x];
                     for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];

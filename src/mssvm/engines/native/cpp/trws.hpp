@@ -90,33 +90,48 @@ inline double *sums_at(const ChainCall &c, int64_t mu) {
     return mu < c.mu_tables.size ? c.mu_tables.data + mu : c.partial.data + (mu - c.mu_tables.size);
 }
 
-// Adds the marginals of a slot's factors to their sums.
+// exp((v - top) unit) of scores, and their largest (zero where none is possible); two numbers need one exponential.
+template <int K> INLINE Vec exponentials(const Vec *v, int k, Vec unit, Vec *out) {
+    Vec top = v[0];
+    for (int x = 1; x < k; ++x) top = larger(top, v[x]);
+    top = top > -INF ? top : Vec{};
+    if constexpr (K == 2) {
+        Vec first = v[0], second = v[1], lower = exp((smaller(first, second) - top) * unit);
+        out[0] = first >= second ? (first > -INF ? all<Vec>(1.0) : Vec{}) : lower;
+        out[1] = second > first ? all<Vec>(1.0) : lower;
+    } else {
+        for (int x = 0; x < k; ++x) out[x] = exp((v[x] - top) * unit);
+    }
+    return top;
+}
+
+// Adds the marginals of a slot's factors to their sums; lanes without a variable add zero to the sum of the first lane,
+// which always has one.
 class PairSums {
 public:
-    PairSums(const ChainCall &c, int64_t slot, int64_t group)
-        : call_(c), to_(c.layout->mu.data + slot * L), together_(true) {
+    PairSums(const ChainCall &c, int64_t slot, int64_t group) {
+        const int32_t *to = c.layout->mu.data + slot * L;
         std::memcpy(&variable_, c.layout->variable.data + group * L, sizeof variable_);
-        for (int i = 1; i < L; ++i) together_ = together_ && (to_[i] == to_[0] || to_[i] < 0);
-        if (together_) all_ = sums_at(c, to_[0]);
+        for (int i = 0; i < L; ++i) {
+            sums_[i] = sums_at(c, to[i] < 0 ? to[0] : to[i]);
+            together_ = together_ && sums_[i] == sums_[0];
+        }
     }
 
     INLINE void add(int64_t entry, Vec pair) const {
+        Vec used = variable_ >= 0 ? pair : Vec{};
         if (together_) {
-            Vec used = variable_ >= 0 ? pair : Vec{};
             double sum = 0.0;
             for (int i = 0; i < L; ++i) sum += used[i];
-            all_[entry] += sum;
-            return;
+            sums_[0][entry] += sum;
+        } else {
+            for (int i = 0; i < L; ++i) sums_[i][entry] += used[i];
         }
-        for (int i = 0; i < L; ++i)
-            if (to_[i] >= 0) sums_at(call_, to_[i])[entry] += pair[i];
     }
 
 private:
-    const ChainCall &call_;
-    const int32_t *to_;
-    bool together_;  // the sum is the same for all lanes with a variable, among which is always the first lane
-    double *all_ = nullptr;
+    double *sums_[L];
+    bool together_ = true;
     IVec variable_;
 };
 
@@ -130,9 +145,8 @@ public:
     void forward(int64_t g) {
         const Vec *total = totals(g);
         for (int64_t s = a_.slot_ptr[g] + a_.in_count[g]; s < a_.slot_ptr[g + 1]; ++s) {
-            Vec *from = sender(g, s, total, nullptr);
-            Vec *sent = message(g, s, from);
-            normalise(s, sent);
+            Vec *sent = sending();
+            message(g, s, sender(g, s, total, nullptr), sent, false);
             put(s, a_.reverse, call_.messages.data, other(s), sent);
         }
     }
@@ -146,9 +160,8 @@ public:
             bound = root > 0.0 ? root * power_sum(total, card(g), all<Vec>(eps_)) : bound;
         }
         for (int64_t s = a_.slot_ptr[g]; s < a_.slot_ptr[g] + a_.in_count[g]; ++s) {
-            Vec *from = sender(g, s, total, nullptr);
-            Vec *sent = message(g, s, from);
-            bound += normalise(s, sent);
+            Vec *sent = sending();
+            bound += message(g, s, sender(g, s, total, nullptr), sent, measure);
             put(s, a_.reverse, call_.messages.data, other(s), sent);
         }
         return bound;
@@ -178,11 +191,10 @@ public:
             if (before < 0)
                 for (int x = 0; x < k; ++x) mu[x] += lanes(a_.rho, s) * belief[x];
             Vec *from = sender(g, s, total, before < 0 ? nullptr : readings(before));
-            Vec *sent = message(g, s, from);
-            Vec top = normalise(s, sent);
+            Vec *sent = sending(), top = message(g, s, from, sent, rule != Rule::scaled);
             for (int x = 0; x < k; ++x) from[x] -= top;
             put(s, a_.reverse_read, call_.read.data, other(s), sent);
-            put(s, a_.reverse_read, call_.read.data + other(s) * L, k, from);
+            put(s, a_.reverse_read, call_.read.data + other(s) * L, k, rule == Rule::scaled ? weights() : from);
         }
         for (int i = 0; i < L; ++i) {
             int64_t v = a_.variable[g * L + i];
@@ -251,22 +263,64 @@ private:
         return out;
     }
 
-    Vec *message(int64_t g, int64_t s, const Vec *from) {
-        Vec *out = buffer_ + 2 * a_.widest;
+    Vec *sending() const { return buffer_ + 2 * a_.widest; }
+    Vec *weights() const { return buffer_ + 3 * a_.widest; }
+
+    // work(table) with the table of a slot, scaled by the rule `scaled`.
+    template <class Work> INLINE void with_table(int64_t s, Work work) const {
         const int32_t *at = (rule == Rule::scaled ? a_.scaled.data : a_.table.data) + s * L;
         const double *tables = rule == Rule::scaled ? call_.scaled.data : call_.tables.data;
-        auto tied = [&](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); };
-        auto gathered = [&](int64_t entry) ALWAYS {
-            Vec v;
-            for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
-            return v;
-        };
-        if (a_.tied[s]) send(card(g), s, from, tied, out);
-        else send(card(g), s, from, gathered, out);
-        return out;
+        if (a_.tied[s]) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
+        else
+            work([=](int64_t entry) ALWAYS {
+                Vec v;
+                for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
+                return v;
+            });
     }
 
-    template <class Table> INLINE void send(int k, int64_t s, const Vec *from, Table table, Vec *out) {
+    // The message of slot s, normalised to a largest entry of zero; returns what was subtracted if `measure`, else any
+    // number. By the rule `scaled` weights() are left, the exponentials of `from`.
+    Vec message(int64_t g, int64_t s, const Vec *from, Vec *out, bool measure) const {
+        int k = card(g), n = other(s);
+        Vec top{};
+        with_table(s, [&](auto table) ALWAYS {
+            if constexpr (rule == Rule::scaled) top = send_scaled(k, s, from, table, out, measure);
+            else {
+                send(k, s, from, table, out);
+                top = largest_of(out, n);
+                for (int z = 0; z < n; ++z) out[z] -= finite(top);
+            }
+        });
+        return top;
+    }
+
+    template <class Table>
+    INLINE Vec send_scaled(int k, int64_t s, const Vec *from, Table table, Vec *out, bool measure) const {
+        int n = other(s);
+        Vec tau = eps_ * lanes(a_.rho, s), *weight = weights();
+        Vec base = exponentials<K>(from, k, 1.0 / tau, weight) + table(0);
+        for (int z = 0; z < n; ++z) {
+            Vec sum{};
+            for (int x = 0; x < k; ++x) sum += weight[x] * table(1 + place(s, k, x, z));
+            out[z] = sum;
+        }
+        Vec most = largest_of(out, n);
+        if constexpr (K == 2) {
+            // Tables are positive: both sums are, or the sender has no possible state.
+            Vec less = tau * log(most > 0.0 ? smaller(out[0], out[1]) / most : all<Vec>(1.0));
+            Vec first = out[0] >= out[1] ? Vec{} : less, second = out[1] >= out[0] ? Vec{} : less;
+            out[0] = most > 0.0 ? first : all<Vec>(-INF);
+            out[1] = most > 0.0 ? second : all<Vec>(-INF);
+            if (!measure) return base;
+            return base + logarithm(most, tau);
+        }
+        Vec top = logarithm(most, tau);
+        for (int z = 0; z < n; ++z) out[z] = logarithm(out[z], tau) - finite(top);
+        return base + top;
+    }
+
+    template <class Table> INLINE void send(int k, int64_t s, const Vec *from, Table table, Vec *out) const {
         int n = other(s);
         if constexpr (rule == Rule::maxima) {
             for (int z = 0; z < n; ++z) {
@@ -276,21 +330,10 @@ private:
             }
             return;
         }
-        Vec tau = eps_ * lanes(a_.rho, s), unit = 1.0 / tau;
-        Vec *weight = buffer_ + 3 * a_.widest;
-        if constexpr (rule == Rule::scaled) {
-            Vec top = largest_of(from, k);
-            for (int x = 0; x < k; ++x) weight[x] = exp((from[x] - finite(top)) * unit);
-            for (int z = 0; z < n; ++z) {
-                Vec sum{};
-                for (int x = 0; x < k; ++x) sum += weight[x] * table(1 + place(s, k, x, z));
-                out[z] = logarithm(sum, tau) + (top + table(0));
-            }
-        } else {
-            for (int z = 0; z < n; ++z) {
-                for (int x = 0; x < k; ++x) weight[x] = from[x] + table(place(s, k, x, z));
-                out[z] = power_sum(weight, k, tau);
-            }
+        Vec tau = eps_ * lanes(a_.rho, s), *weight = weights();
+        for (int z = 0; z < n; ++z) {
+            for (int x = 0; x < k; ++x) weight[x] = from[x] + table(place(s, k, x, z));
+            out[z] = power_sum(weight, k, tau);
         }
     }
 
@@ -311,18 +354,11 @@ private:
         return low + logarithm(sum, tau);
     }
     static INLINE void softmax(const Vec *v, int k, Vec unit, Vec *out) {
-        Vec low = finite(largest_of(v, k)), sum{};
-        for (int x = 0; x < k; ++x) out[x] = exp((v[x] - low) * unit), sum += out[x];
+        Vec sum{};
+        exponentials<K>(v, k, unit, out);
+        for (int x = 0; x < k; ++x) sum += out[x];
         Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
         for (int x = 0; x < k; ++x) out[x] *= scale;
-    }
-
-    // Normalises to a largest entry of zero; returns what was subtracted.
-    Vec normalise(int64_t s, Vec *sent) {
-        int n = other(s);
-        Vec top = largest_of(sent, n), low = finite(top);
-        for (int z = 0; z < n; ++z) sent[z] -= low;
-        return top;
     }
 
     void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent) {
@@ -344,18 +380,28 @@ private:
     // Marginals of the factor of a slot to an earlier neighbour: those of the variable times the sender's given it.
     void pairs(int64_t g, int64_t s, int k, Vec rho, const Vec *marginal) {
         Cells reading = readings(s), sent = reading + k;
-        const int32_t *at = a_.table.data + s * L;
-        Vec unit = 1.0 / (eps_ * rho);
         PairSums sums(call_, s, g);
-        for (int z = 0; z < other(s); ++z)
+        Vec unit = 1.0 / (eps_ * rho);
+        with_table(s, [&](auto table) ALWAYS {
             for (int x = 0; x < k; ++x) {
-                int64_t entry = place(s, k, x, z);
-                Vec score;
-                for (int i = 0; i < L; ++i) score[i] = call_.tables[at[a_.tied[s] ? 0 : i] + entry];
-                // Positive only in lanes whose result is not used.
-                Vec gap = smaller((sent[z] + score - reading[x]) * unit, Vec{});
-                sums.add(entry, reading[x] > -INF ? exp(gap) * marginal[x] : Vec{});
+                if constexpr (rule == Rule::scaled) {
+                    Vec *joint = weights(), sum{};
+                    for (int z = 0; z < other(s); ++z) {
+                        joint[z] = sent[z] * table(1 + place(s, k, x, z));
+                        sum += joint[z];
+                    }
+                    Vec share = sum > 0.0 ? marginal[x] / sum : Vec{};
+                    for (int z = 0; z < other(s); ++z) sums.add(place(s, k, x, z), share * joint[z]);
+                } else {
+                    for (int z = 0; z < other(s); ++z) {
+                        int64_t entry = place(s, k, x, z);
+                        // Positive only in lanes whose result is not used.
+                        Vec gap = smaller((sent[z] + table(entry) - reading[x]) * unit, Vec{});
+                        sums.add(entry, reading[x] > -INF ? exp(gap) * marginal[x] : Vec{});
+                    }
+                }
             }
+        });
     }
 
     const ChainCall &call_;
