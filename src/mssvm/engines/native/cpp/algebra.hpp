@@ -29,7 +29,7 @@ namespace mssvm {
 // Splits 0 .. n into pieces of nearly equal size, at most `most`: f(size, start), where the size is a compile-time
 // constant.
 template <int most, class F> INLINE void in_pieces(int n, F f) {
-    auto piece = [&]<int size>(int at) {
+    auto piece = [&]<int size>(int at) ALWAYS {
         if constexpr (size <= most) f(std::integral_constant<int, size>(), at);
     };
     int at = 0;
@@ -99,7 +99,7 @@ INLINE void product_of_row(const V *b, int k, const double *a, int c, V (&sum)[s
 // put(r c + z, plus_x b(r, x) times a(x, z)), up to 8 columns z at a time in registers.
 template <class Semiring, class V, class Put>
 INLINE void product(const V *b, int rows, int k, const double *a, int c, Put put) {
-    in_pieces<8>(c, [&](auto size, int z) {
+    in_pieces<8>(c, [&](auto size, int z) ALWAYS {
         for (int r = 0; r < rows; ++r) {
             V sum[size];
             product_of_row<Semiring>(b + r * k, k, a + z, c, sum);
@@ -113,7 +113,7 @@ template <class Semiring, class V> INLINE void product(const V *b, int rows, int
 // put(z, max_r plus_x b(r, x) times a(x, z)).
 template <class Semiring, class V, class Put>
 INLINE void best_product(const V *b, int rows, int k, const double *a, int c, Put put) {
-    in_pieces<8>(c, [&](auto size, int z) {
+    in_pieces<8>(c, [&](auto size, int z) ALWAYS {
         V top[size], sum[size];
         product_of_row<Semiring>(b, k, a + z, c, top);
         for (int r = 1; r < rows; ++r) {
@@ -171,7 +171,7 @@ template <class V, class Put> INLINE void row_at(const double *back, int k, V at
     constexpr int lanes = Of<V>::lanes;
     const double *rows[lanes];
     for_lanes(at * double(k), [&](int i, int64_t first) ALWAYS { rows[i] = back + first; });
-    in_pieces<lanes>(k, [&](auto size, int x) {
+    in_pieces<lanes>(k, [&](auto size, int x) ALWAYS {
         V row[lanes];
         for (int i = 0; i < lanes; ++i) row[i] = *(const Loose<V> *)(rows[i] + x);
         transpose(row);
@@ -205,6 +205,8 @@ template <class V> struct Scaled {
     static INLINE V one() { return all<V>(1.0); }
     static INLINE V zero() { return V{}; }
     static INLINE V times(V a, V b) { return a * b; }
+    static INLINE V plus(V a, V b) { return a + b; }
+    static INLINE V size(const V *b, int n) { return sum_of(b, n); }
     // The derivative with respect to a factor, from that with respect to the product.
     static INLINE V through(V t, V other) { return t * other; }
     // Lanes in which the position stays in scores: at eps_y = 0 the message of an output to an output is a maximum.
@@ -222,7 +224,7 @@ template <class V> struct Scaled {
 
     // e = exp((u - max) / unit).
     static INLINE V enter(Node<V> &node, const Role<V> &role, Temperatures eps) {
-        V inverse = pick(role.output_edge, all<V>(eps.y > 0 ? 1 / eps.y : 1.0), all<V>(1 / eps.h));
+        V inverse = pick(role.output_edge, all<V>(eps.inverse_y), all<V>(eps.inverse_h));
         V top = all<V>(-1e300);
         for (int x = 0; x < node.k; ++x) top = larger(top, node.u[x]);
         for (int x = 0; x < node.k; ++x) node.e[x] = exp((node.u[x] - top) * inverse);
@@ -230,8 +232,7 @@ template <class V> struct Scaled {
     }
 
     // The power of two that brings the sum of the belief into [1, 2) scales the message, not the belief.
-    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, bool strict, V &least) {
-        V total = sum_of(node.b, role.rows * node.k);
+    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, V total, bool strict, V &least) {
         least = pick(role.present, smaller(total, least), least);
         if (strict) smallest_number(node, role, least);
         node.scale = two_to_minus_exponent(total);
@@ -272,10 +273,10 @@ template <class V> struct Scaled {
 
     // up(z) += eps_y log sum_r s(r, z)^(eps_h / eps_y); s and norm are replaced so that d(r, z) = q(z) norm(z) s(r, z),
     // except at eps_y = 0, where one row will be the best.
-    static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least, V *) {
+    static APART void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least, V *) {
         unsigned lane_mask = role.present & ~role.multiplies;
         if (unsigned maxima = by_maxima(role, eps)) {
-            in_lanes<V>(maxima, [&](auto chosen) {
+            in_lanes<V>(maxima, [&](auto chosen) ALWAYS {
                 product<MaxSum>(node.u, 1, node.k, node.table->scores.forth, node.c,
                                 [&](int z, V top) ALWAYS { up[z] += chosen(top, V{}); });
             });
@@ -286,8 +287,8 @@ template <class V> struct Scaled {
         bool several = rows > 1 && eps.y > 0;
         V one = all<V>(1.0);
         V score_unit = unit(role, eps);
-        in_pieces<5>(node.c, [&](auto size, int z) {
-            in_lanes<V>(lane_mask, [&](auto closing) {
+        in_pieces<5>(node.c, [&](auto size, int z) ALWAYS {
+            in_lanes<V>(lane_mask, [&](auto closing) ALWAYS {
                 constexpr int n = decltype(size)::value;
                 V top[n], safe[n], inverse[n], sum[n] = {};
                 for (int j = 0; j < n; ++j) top[j] = node.s[z + j];
@@ -392,7 +393,7 @@ template <class V> struct Scaled {
         const double *at_eps_h = node.table->at_eps_h.forth, *at_eps_y = node.table->at_eps_y.forth;
         std::fill(node.t, node.t + role.rows * k, V{});
         for (int x = 0; x < k; ++x)
-            in_pieces<4>(c, [&](auto size, int z) {
+            in_pieces<4>(c, [&](auto size, int z) ALWAYS {
                 V E[size], pair[size] = {};
                 for (int j = 0; j < size; ++j) {
                     int at = x * c + z + j;
@@ -498,6 +499,12 @@ template <class V> struct Scores {
     static INLINE V one() { return V{}; }
     static INLINE V zero() { return all<V>(-INF); }
     static INLINE V times(V a, V b) { return a + b; }
+    static INLINE V plus(V a, V b) { return larger(a, b); }
+    static INLINE V size(const V *b, int n) {
+        V top = b[0];
+        for (int j = 1; j < n; ++j) top = larger(top, b[j]);
+        return top;
+    }
     static INLINE V through(V t, V) { return t; }
     static INLINE unsigned by_maxima(const Role<V> &, Temperatures) { return 0; }
     static INLINE V unit(const Role<V> &role, Temperatures eps) {
@@ -508,16 +515,12 @@ template <class V> struct Scores {
         return node.b[r * node.k + x] + node.table->scores.forth[x * node.c + z];
     }
 
-    static INLINE V enter(Node<V> &node, const Role<V> &, Temperatures) {
-        for (int x = 0; x < node.k; ++x) node.e[x] = node.u[x];
-        return V{};
-    }
+    // The array of u is that of e.
+    static INLINE V enter(Node<V> &, const Role<V> &, Temperatures) { return V{}; }
 
-    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, bool, V &) {
+    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, V top, bool, V &) {
         node.scale = all<V>(1.0);
         if (maxima(eps) && node.parent >= 0) return V{};  // nothing is lost where nothing is summed
-        V top = node.b[0];
-        for (int j = 1; j < role.rows * node.k; ++j) top = larger(top, node.b[j]);
         for (int j = 0; j < role.rows * node.k; ++j) node.b[j] -= top > -INF ? top : V{};
         return top;
     }

@@ -69,7 +69,7 @@ public:
         if (!fits_) return {0, true, false};
         if (Algebra::scaled && !may_scale()) return {0, true, true};
         V *memory = static_cast<V *>(workspace(need_ * sizeof(V)));
-        if (changed || memory != memory_) set_pointers(memory);
+        if (changed || memory != memory_) set_pointers(memory, Algebra::scaled);
         members_.choose(group);
         if (!members_.read(memory_)) return {0, false, true};
         std::fill(pairs_, pairs_ + pair_size_, V{});
@@ -116,8 +116,10 @@ private:
         value_ = V{};
         least_ = all<V>(1.0);
         nodes_.back().u[0] = V{};
-        for (Node<V> &node : nodes_)  // in a loop of their own, so that many exponentials overlap
-            if (node.ready && node.present) enter<A>(node);
+        for (Node<V> &node : nodes_) {  // in a loop of their own, so that many exponentials overlap
+            if (node.plain) enter<A, true>(node);
+            else if (node.ready && node.present) enter<A, false>(node);
+        }
         for (Node<V> &node : nodes_) {
             if (node.plain) send_upward<A, true>(node);
             else if (node.present) send_upward<A, false>(node);
@@ -128,17 +130,17 @@ private:
         if constexpr (plain) return Role<V>::plain();
         else return node;
     }
-    template <class A> void enter(Node<V> &node) {
-        unsigned by_maxima = A::by_maxima(node, eps_);
-        value_ += pick(node.present & ~by_maxima, A::enter(node, node, eps_), V{});
+    template <class A, bool plain> INLINE void enter(Node<V> &node) {
+        Role<V> role = role_of<plain>(node);
+        value_ += pick(role.present & ~A::by_maxima(role, eps_), A::enter(node, role, eps_), V{});
     }
     template <class A, bool plain> INLINE void send_upward(Node<V> &node) {
         Role<V> role = role_of<plain>(node);
         unsigned by_maxima = A::by_maxima(role, eps_);
         if (by_maxima != full<V>) {
-            if (!node.ready) enter<A>(node);
-            form_belief<A, plain>(node);
-            V gain = A::normalise(node, role, eps_, strict_, least_);
+            if (!plain && !node.ready) enter<A, false>(node);
+            V size = form_belief<A, plain>(node);
+            V gain = A::normalise(node, role, eps_, size, strict_, least_);
             if (node.parent >= 0) A::push(node, role, eps_, work_);
             if (A::scaled) gain += node.table->top;
             value_ += pick(role.present & ~by_maxima, gain, V{});
@@ -150,7 +152,7 @@ private:
     template <class A>
     INLINE void multiply(const V *b, int rows, const Node<V> &below, const Role<V> &role, V *to) {
         int k = below.c, parent_rows = role.parent_rows;
-        in_lanes<V>(role.multiplies, [&](auto select) {
+        in_lanes<V>(role.multiplies, [&](auto select) ALWAYS {
             if (rows * parent_rows == 1) {
                 for (int z = 0; z < k; ++z) to[z] = A::times(b[z], select(below.s[z], A::one()));
                 return;
@@ -163,7 +165,9 @@ private:
                     }
         });
     }
-    template <class A, bool plain> INLINE void form_belief(Node<V> &node) {
+    // The belief; returns its sum, or in scores its maximum.
+    template <class A, bool plain> INLINE V form_belief(Node<V> &node) {
+        if constexpr (plain) return form_plain_belief<A>(node);
         const V *b = node.e;
         int rows = 1;
         for (int i = node.children; i < node.children_end; ++i) {
@@ -174,6 +178,23 @@ private:
             b = node.b;
             rows *= child.parent_rows;
         }
+        return A::size(node.b, node.rows * node.k);
+    }
+    // One row: the factors of a state are multiplied in registers.
+    template <class A> INLINE V form_plain_belief(Node<V> &node) {
+        V even = A::zero(), odd = A::zero();
+        in_pieces<8>(node.k, [&](auto size, int x) ALWAYS {
+            V b[size];
+            for (int j = 0; j < size; ++j) b[j] = node.e[x + j];
+            for (int i = node.children; i < node.children_end; ++i) {
+                const V *s = roles_.child(i).s + x;
+                for (int j = 0; j < size; ++j) b[j] = A::times(b[j], s[j]);
+            }
+            for (int j = 0; j < size; ++j) node.b[x + j] = b[j];
+            for (int j = 0; j < size; j += 2) even = A::plus(even, b[j]);
+            for (int j = 1; j < size; j += 2) odd = A::plus(odd, b[j]);
+        });
+        return A::plus(even, odd);
     }
 
     // Derivatives with respect to beliefs from those with respect to messages; then with respect to the factors of
@@ -249,7 +270,7 @@ private:
     template <class A>
     INLINE void derive(Node<V> &node, Node<V> &below, const Role<V> &child, const V *before, int rows, bool wanted) {
         int k = node.k, parent_rows = child.parent_rows;
-        in_lanes<V>(child.multiplies, [&](auto select) {
+        in_lanes<V>(child.multiplies, [&](auto select) ALWAYS {
             if (rows * parent_rows == 1) {
                 for (int z = 0; z < k; ++z) {
                     V t = node.t[z], s = below.s[z];
@@ -279,8 +300,8 @@ private:
     // 0.
     INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned by_maxima) {
         int k = node.k;
-        in_lanes<V>(below.present & ~below.multiplies & ~by_maxima, [&](auto closing) {
-            in_pieces<8>(k, [&](auto size, int z) {
+        in_lanes<V>(below.present & ~below.multiplies & ~by_maxima, [&](auto closing) ALWAYS {
+            in_pieces<8>(k, [&](auto size, int z) ALWAYS {
                 V weight[size];
                 for (int j = 0; j < size; ++j) weight[j] = node.u[z + j] * below.norm[z + j] * below.scale;
                 for (int r = 0; r < below.message_rows; ++r)
@@ -327,7 +348,7 @@ private:
     static void add_opening(const std::vector<Node<V> *> &list, const Shape &shape, const double *E, V *to) {
         const Node<V> &first = *list[0];
         for (int x = 0; x < first.k; ++x)
-            in_pieces<8>(first.c, [&](auto size, int z) {
+            in_pieces<8>(first.c, [&](auto size, int z) ALWAYS {
                 V sum[size] = {};
                 for (Node<V> *node : list)
                     for (int i = 0; i < size; ++i) sum[i] += node->b[x] * node->s[x * node->c + z + i];
@@ -352,7 +373,7 @@ private:
         need_ = size_t(need) + states_ + 1 + pair_size_ + 3 * most_;
         return true;
     }
-    void set_pointers(V *memory) {
+    void set_pointers(V *memory, bool scaled) {
         memory_ = memory;
         V *to = memory;
         for (int p = 0; p < f_.positions(); ++p) nodes_[p].u = to + f_.at[p];
@@ -366,8 +387,8 @@ private:
             bool alone = true;  // no message multiplies its belief
             for (int i = node.children; i < node.children_end; ++i) alone &= !roles_.child(i).multiplies;
             node.t = t;
-            node.e = to;
-            to += node.k;
+            node.e = scaled ? to : node.u;
+            if (scaled) to += node.k;
             node.b = alone ? node.e : to;
             if (!alone) to += node.rows * node.k;
             node.s = to;

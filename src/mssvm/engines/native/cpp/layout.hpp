@@ -12,6 +12,7 @@ namespace mssvm {
 
 struct Temperatures {
     double y, h;
+    double inverse_y = y > 0 ? 1 / y : 1.0, inverse_h = h > 0 ? 1 / h : 1.0;
 };
 
 // Offset of a table in the tables of the batch, and its shape.
