@@ -14,6 +14,7 @@
 // parent; `role` says what the position does in which lanes, and is a constant in most positions of most forests):
 //
 //   enter       e(x) from the scores u(x); returns what was subtracted from these
+//   size        the sum of a belief; in Scores its maximum
 //   normalise   factors a scale out of the belief; returns the score of that scale. Scaled applies it to the message,
 //               Scores to the belief
 //   push        the message s from the belief b
@@ -284,47 +285,60 @@ template <class V> struct Scaled {
             if (!lane_mask) return;
         }
         int rows = only_best_row(role, eps) ? 1 : role.rows;  // others begin in lanes that do not end them
-        bool several = rows > 1 && eps.y > 0;
+        in_lanes<V>(lane_mask, [&](auto closing) ALWAYS {
+            if (rows > 1 && eps.y > 0) close_rows(node, role, eps, up, least, closing);
+            else close_best(node, rows, unit(role, eps), eps.y > 0, up, least, closing);
+        });
+    }
+    // up(z) += eps log max_r s(r, z): of the only row, or of the best.
+    template <class Blend>
+    static INLINE void close_best(Node<V> &node, int rows, V eps, bool derived, V *up, V &least, Blend closing) {
         V one = all<V>(1.0);
-        V score_unit = unit(role, eps);
+        for (int z = 0; z < node.c; ++z) {
+            V top = node.s[z];
+            for (int r = 1; r < rows; ++r) top = larger(top, node.s[r * node.c + z]);
+            V safe = top > 1e-300 ? top : one;
+            least = closing(top > 0.0 ? smaller(top, least) : least, least);
+            if (derived) {
+                node.s[z] = closing(one, node.s[z]);
+                node.norm[z] = top > 1e-300 ? one / safe : V{};
+            }
+            up[z] += closing(top > 1e-300 ? eps * log(safe) : all<V>(-INF), V{});
+        }
+    }
+    // Several rows, and eps_y > 0.
+    template <class Blend>
+    static INLINE void close_rows(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least,
+                                  Blend closing) {
+        V one = all<V>(1.0);
+        V eps_edge = unit(role, eps);
         in_pieces<5>(node.c, [&](auto size, int z) ALWAYS {
-            in_lanes<V>(lane_mask, [&](auto closing) ALWAYS {
-                constexpr int n = decltype(size)::value;
-                V top[n], safe[n], inverse[n], sum[n] = {};
-                for (int j = 0; j < n; ++j) top[j] = node.s[z + j];
-                for (int r = 1; r < rows; ++r)
-                    for (int j = 0; j < n; ++j) top[j] = larger(top[j], node.s[r * node.c + z + j]);
-                for (int j = 0; j < n; ++j) {
-                    safe[j] = top[j] > 1e-300 ? top[j] : one;
-                    inverse[j] = two_to_minus_exponent(safe[j]);
-                    least = closing(top[j] > 0.0 ? smaller(top[j], least) : least, least);
+            V top[size], inverse[size], sum[size] = {};
+            for (int j = 0; j < size; ++j) top[j] = node.s[z + j];
+            for (int r = 1; r < role.rows; ++r)
+                for (int j = 0; j < size; ++j) top[j] = larger(top[j], node.s[r * node.c + z + j]);
+            for (int j = 0; j < size; ++j) {
+                inverse[j] = two_to_minus_exponent(top[j] > 1e-300 ? top[j] : one);
+                least = closing(top[j] > 0.0 ? smaller(top[j], least) : least, least);
+            }
+            for (int r = 0; r < role.rows; ++r) {
+                V *s = node.s + r * node.c + z;
+                V v[size], x[size], y[size];
+                for (int j = 0; j < size; ++j) v[j] = x[j] = s[j] * inverse[j];
+                power(x, eps.h / eps.y - 1, y);
+                if (role.output_edge)
+                    for (int j = 0; j < size; ++j) y[j] = pick(role.output_edge, one, y[j]);
+                for (int j = 0; j < size; ++j) {
+                    sum[j] += v[j] * y[j];
+                    s[j] = closing(y[j], s[j]);
                 }
-                for (int r = 0; several && r < rows; ++r) {
-                    V *s = node.s + r * node.c + z;
-                    V v[n], x[n], y[n];
-                    for (int j = 0; j < n; ++j) v[j] = x[j] = s[j] * inverse[j];
-                    power(x, eps.h / eps.y - 1, y);
-                    if (role.output_edge)
-                        for (int j = 0; j < n; ++j) y[j] = pick(role.output_edge, one, y[j]);
-                    for (int j = 0; j < n; ++j) {
-                        sum[j] += v[j] * y[j];
-                        s[j] = closing(y[j], s[j]);
-                    }
-                }
-                for (int j = 0; j < n; ++j) {
-                    V score, norm;
-                    if (several) {
-                        score = score_unit * exponent(safe[j]) * LN2 + eps.y * log(sum[j]);
-                        norm = inverse[j] / sum[j];
-                    } else {
-                        score = score_unit * log(safe[j]);
-                        norm = one / safe[j];
-                    }
-                    if (rows == 1 && eps.y > 0) node.s[z + j] = closing(one, node.s[z + j]);
-                    node.norm[z + j] = top[j] > 1e-300 ? norm : V{};
-                    up[z + j] += closing(top[j] > 1e-300 ? score : all<V>(-INF), V{});
-                }
-            });
+            }
+            for (int j = 0; j < size; ++j) {
+                V safe = top[j] > 1e-300 ? top[j] : one;
+                V score = eps_edge * exponent(safe) * LN2 + eps.y * log(sum[j]);
+                node.norm[z + j] = top[j] > 1e-300 ? inverse[j] / sum[j] : V{};
+                up[z + j] += closing(top[j] > 1e-300 ? score : all<V>(-INF), V{});
+            }
         });
     }
 

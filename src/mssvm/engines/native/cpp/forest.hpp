@@ -251,7 +251,7 @@ private:
             Node<V> &below = roles_.child(i);
             Role<V> child = role_of<plain>(below);
             products_[i - node.children] = {b, rows};
-            if (!child.multiplies || i + 1 == node.children_end) continue;
+            if (!child.multiplies || i == node.last_factor) continue;
             multiply<A>(b, rows, below, child, to);
             b = to;
             rows *= child.parent_rows;
@@ -261,7 +261,7 @@ private:
             Node<V> &below = roles_.child(i);
             Role<V> child = role_of<plain>(below);
             auto [before, rows_before] = products_[i - node.children];
-            if (child.multiplies) derive<A>(node, below, child, before, rows_before, i > node.children);
+            if (child.multiplies) derive<A>(node, below, child, before, rows_before, i != node.first_factor);
             if (child.present && child.multiplies != full<V>) derive_closed(node, below, A::by_maxima(child, eps_));
         }
     }
@@ -270,30 +270,32 @@ private:
     template <class A>
     INLINE void derive(Node<V> &node, Node<V> &below, const Role<V> &child, const V *before, int rows, bool wanted) {
         int k = node.k, parent_rows = child.parent_rows;
+        V *t = node.t, *s = below.s;
+        V scale = below.scale;
         in_lanes<V>(child.multiplies, [&](auto select) ALWAYS {
             if (rows * parent_rows == 1) {
-                for (int z = 0; z < k; ++z) {
-                    V t = node.t[z], s = below.s[z];
-                    below.s[z] = select(A::through(t, before[z]) * below.scale, s);
-                    if (wanted) node.t[z] = A::through(t, select(s, A::one()));
+                for (int z = 0; wanted && z < k; ++z) {
+                    V d = select(A::through(t[z], before[z]) * scale, s[z]);
+                    t[z] = A::through(t[z], select(s[z], A::one()));
+                    s[z] = d;
                 }
+                for (int z = 0; !wanted && z < k; ++z) s[z] = select(A::through(t[z], before[z]) * scale, s[z]);
                 return;
             }
             for (int r = 0; wanted && r < rows; ++r)
                 for (int z = 0; z < k; ++z) {
-                    V sum = A::through(node.t[r * parent_rows * k + z], select(below.s[z], A::one()));
+                    V sum = A::through(t[r * parent_rows * k + z], select(s[z], A::one()));
                     for (int j = 1; j < parent_rows; ++j)
-                        sum += A::through(node.t[(r * parent_rows + j) * k + z], select(below.s[j * k + z], V{}));
+                        sum += A::through(t[(r * parent_rows + j) * k + z], select(s[j * k + z], V{}));
                     work_t_[r * k + z] = sum;
                 }
             for (int j = 0; j < parent_rows; ++j)
                 for (int z = 0; z < k; ++z) {
-                    V d = A::through(node.t[j * k + z], before[z]);
-                    for (int r = 1; r < rows; ++r)
-                        d += A::through(node.t[(r * parent_rows + j) * k + z], before[r * k + z]);
-                    below.s[j * k + z] = select(d * below.scale, below.s[j * k + z]);
+                    V d = A::through(t[j * k + z], before[z]);
+                    for (int r = 1; r < rows; ++r) d += A::through(t[(r * parent_rows + j) * k + z], before[r * k + z]);
+                    s[j * k + z] = select(d * scale, s[j * k + z]);
                 }
-            if (wanted) std::copy(work_t_, work_t_ + rows * k, node.t);
+            if (wanted) std::copy(work_t_, work_t_ + rows * k, t);
         });
     }
     // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is

@@ -36,10 +36,11 @@ template <class V> struct Role {
 
 // A position of a forest, and its message to its parent. `forest.hpp` has the mathematics of u, e, b, t and s.
 template <class V> struct Node : Role<V> {
-    int parent;                  // -1: the position above all roots
-    int k, c;                    // its states x, and those of its parent, z
-    int slot;                    // -1: no table
-    int children, children_end;  // in `Roles::children`
+    int parent;                     // -1: the position above all roots
+    int k, c;                       // its states x, and those of its parent, z
+    int slot;                       // -1: no table
+    int children, children_end;     // in `Roles::children`
+    int first_factor, last_factor;  // of these, the first and the last whose messages multiply its belief, if any do
 
     bool flip;   // the table's rows are the parent's states
     bool ready;  // no message is added to its scores
@@ -47,7 +48,7 @@ template <class V> struct Node : Role<V> {
     const Table *table;
 
     V *u;     // (x) scores; after the downward pass its marginals
-    V *e;     // (x) exponentials of the scores
+    V *e;     // (x) exponentials of the scores; in Scores the array of u
     V *b;     // (row, x) belief; the array of e where no message multiplies it
     V *t;     // (row, x) derivative with respect to the belief; one array for all positions
     V *s;     // (row, z) message, then the derivative with respect to it
@@ -182,8 +183,13 @@ private:
             with_rows[p] = node.opens;
             node.ready = f_.eps_y > 0 || node.output_edge != full<V>;
             node.plain = true;
+            node.first_factor = node.last_factor = -1;
             for (int i = node.children; i < node.children_end; ++i) {
                 Node<V> &below = child(i);
+                if (below.multiplies) {
+                    if (node.first_factor < 0) node.first_factor = i;
+                    node.last_factor = i;
+                }
                 unsigned carries = with_rows[children[i]] & below.multiplies;
                 if (carries & ~below.output_edge & ~below.ends) {
                     node.rows = int(std::min<int64_t>(int64_t(node.rows) * below.message_rows, 1 << 30));
