@@ -164,6 +164,29 @@ def test_the_first_start_is_tried_again_where_it_helped_and_bounds_are_far_apart
         assert search.lower == pytest.approx(best.value[0])
 
 
+@pytest.mark.parametrize("helps", [True, False])
+def test_others_like_the_first_start_are_tried_if_it_helps(helps: bool) -> None:
+    batch, theta, query = grid(np.random.default_rng(5), 3, 4)
+    best = Enumerate()(batch, theta, query, 0.0, 1.0).decode(batch)
+    worst = Enumerate()(batch, Potentials(-theta.unary, -theta.tables), query, 0.0, 1.0).decode(batch)
+    asked = []
+
+    def first(seconds: float) -> Any:
+        return worst if helps else best
+
+    def other(seconds: float) -> Any:
+        asked.append(seconds)
+        return best
+
+    instance = OneInstance.of(batch, 0, theta, query)
+    search = AnytimeSearch(Anytime(1e6), instance, 1.0, starts=(first,), more=(other, other))
+    if not helps:
+        search.offer(best)
+    search._offer_starts()
+    assert len(asked) == (2 if helps else 0)
+    assert search.offer(best) is False
+
+
 def test_interruption_returns_the_best_so_far() -> None:
     batch, theta, query = grid(np.random.default_rng(4), 8, 8)
 

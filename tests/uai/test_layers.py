@@ -20,6 +20,8 @@ from mssvm.uai.layers import Layers, layers_of
 from mssvm.uai.search import AnytimeSearch, SearchProgress
 from uai.test_anytime import grid
 
+PLENTY = 1 << 32
+
 Case = tuple[Batch, Potentials, Query]
 
 
@@ -54,7 +56,7 @@ def search_of(case: Case, eps_h: float) -> AnytimeSearch:
 
 
 def found_layers(search: AnytimeSearch) -> Layers:
-    found = layers_of(search.instance, search.eps_h, np.inf)
+    found = layers_of(search.instance, search.eps_h, np.inf, PLENTY)
     assert found is not None
     return found
 
@@ -75,7 +77,7 @@ def test_the_optimum_is_found_and_proven(zeros: float, eps_h: float) -> None:
         if search.upper == -np.inf:
             assert best == -np.inf
             continue
-        model = layers_of(search.instance, eps_h, np.inf)
+        model = layers_of(search.instance, eps_h, np.inf, PLENTY)
         if model is None:  # arc consistency left no decision, or one layer with decisions
             continue
         LayeredSearch(search, model).run(monotonic() + 60.0)
@@ -118,6 +120,17 @@ def test_products_of_layers_are_the_values_of_outputs(eps_h: float) -> None:
         possible += value > -np.inf
         assert value == -np.inf or every in seen
     assert possible > 10
+
+
+def test_a_search_whose_memory_is_short_ends_without_a_proof() -> None:
+    case, tables = moves(np.random.default_rng(1), 6, 5, 3)
+    search = search_of(case, 1.0)
+    search.memory_limit = 100
+    layered = LayeredSearch(search, found_layers(search))
+    layered.width = 1
+    layered.run(monotonic() + 60.0)
+    assert layered.done and not search.proven
+    assert search.lower <= best_of_all_plans(tables, 6) <= search.upper
 
 
 def moves(rng: np.random.Generator, steps: int, places: int, actions: int) -> tuple[Case, Floats]:
@@ -218,14 +231,15 @@ def test_values_below_what_floats_hold_are_not_excluded() -> None:
 
 def test_what_has_no_layers_or_too_large_ones_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = search_of(plan_model(np.random.default_rng(1), 3, 0.1), 1.0)
-    assert layers_of(plan.instance, 1.0, np.inf) is not None
-    assert layers_of(plan.instance, 0.0, np.inf) is None
-    assert layers_of(plan.instance, 1.0, monotonic() - 1.0) is None
+    assert layers_of(plan.instance, 1.0, np.inf, PLENTY) is not None
+    assert layers_of(plan.instance, 0.0, np.inf, PLENTY) is None
+    assert layers_of(plan.instance, 1.0, monotonic() - 1.0, PLENTY) is None
     batch, theta, _ = grid(np.random.default_rng(0), 5, 5)
     dense = search_of((batch, theta, Query.of(batch, np.arange(25) % 2 == 1)), 1.0)
-    assert layers_of(dense.instance, 1.0, np.inf) is None
+    assert layers_of(dense.instance, 1.0, np.inf, PLENTY) is None
+    assert layers_of(plan.instance, 1.0, np.inf, 1000) is None
     monkeypatch.setattr(layers, "MOST_ROWS", 8)
-    assert layers_of(plan.instance, 1.0, np.inf) is None
+    assert layers_of(plan.instance, 1.0, np.inf, PLENTY) is None
     monkeypatch.undo()
     monkeypatch.setattr(layers, "LEAST_WEIGHT", 0.1)
-    assert layers_of(plan.instance, 1.0, np.inf) is None
+    assert layers_of(plan.instance, 1.0, np.inf, PLENTY) is None

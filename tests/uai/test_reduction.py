@@ -13,7 +13,7 @@ from mssvm.inference.enumerate import Enumerate
 from mssvm.uai.answers import METHODS, AnswerLimits, answer
 from mssvm.uai.model import UaiModel, UaiTask
 from mssvm.uai.quick_bound import quick_bound
-from mssvm.uai.reduction import reduced
+from mssvm.uai.reduction import reduced, summed
 
 
 def network(rng: np.random.Generator, n: int = 9, zeros: float = 0.3) -> UaiModel:
@@ -65,6 +65,23 @@ def test_the_smaller_model_has_the_same_value_for_all_outputs(make: object) -> N
         clamped = [replace(t, query=t.query.clamp(t.problem.batch, outputs, states[outputs])) for t in (task, small)]
         if all(t.query.n_allowed(t.problem.batch).all() for t in clamped):
             assert value(clamped[1]) == pytest.approx(value(clamped[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("make", [network, field])
+@pytest.mark.parametrize("entries", [1, 4, 12, 10_000])
+def test_small_sums_keep_the_value(make: object, entries: int) -> None:
+    """With all hidden variables summed, joint MAP is marginal MAP."""
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        task = task_of(rng, make(rng))  # type: ignore[operator]
+        small = summed(task, entries)
+        topology = small.problem.batch.topology(0)
+        largest = task.problem.batch.topology(0).table_sizes.max()
+        assert topology.table_sizes.max(initial=1) <= max(entries, largest)
+        assert value(small) == pytest.approx(value(task), abs=1e-9)
+        if entries == 10_000:
+            assert small.query.output[topology.scope_flat].all()
+            assert value(replace(small, eps_h=0.0)) == pytest.approx(value(task), abs=1e-9)
 
 
 def test_barren_variables_vanish() -> None:

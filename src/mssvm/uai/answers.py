@@ -24,10 +24,10 @@ from mssvm.inference.propagation import Propagate
 from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
-from mssvm.uai.model import UaiTask
+from mssvm.uai.model import UaiProblem, UaiTask
 from mssvm.uai.partition import Partition, SumProgress
 from mssvm.uai.quick_bound import quick_bound, quick_lower_bound
-from mssvm.uai.reduction import possible, reduced
+from mssvm.uai.reduction import possible, reduced, summed
 from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
 from mssvm.uai.support import Support
 
@@ -50,6 +50,8 @@ SEARCH_NAME = "propagation and search"
 # Processor time of joint MAP as a start: this share of the time that is left, in seconds at least and at most these.
 JOINT_SHARE = 0.1
 JOINT_SECONDS = (1.0, 10.0)
+# Its hidden variables are summed out where tables of this size suffice; where that helps, again in the other sizes.
+JOINT_ENTRIES = (256, 16, 1024)
 # The same where it is tried again.
 AGAIN_SHARE = 0.25
 AGAIN_SECONDS = (1.0, 40.0)
@@ -418,9 +420,12 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         _propagation(limits.seed, "annealed"),
     )
     again = None
+    more: list[Inference] = []
     if find_spec("pytoulbar2") is not None:
-        starts = (_joint_map(JOINT_SHARE * limits.seconds_left, JOINT_SECONDS), *starts)
-        again = _joint_map(AGAIN_SHARE * limits.seconds_left, AGAIN_SECONDS)
+        seconds = float(np.clip(JOINT_SHARE * limits.seconds_left, *JOINT_SECONDS))
+        first, *more = (_joint_map(seconds, entries) for entries in JOINT_ENTRIES)
+        starts = (first, *starts)
+        again = _joint_map(float(np.clip(AGAIN_SHARE * limits.seconds_left, *AGAIN_SECONDS)), JOINT_ENTRIES[0])
     search = Anytime(
         limits.seconds_left,
         SEARCH_IBOUND,
@@ -431,6 +436,7 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         limits.deadline,
         WIDEST,
         again,
+        tuple(more),
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value
@@ -440,12 +446,16 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
     return Answer(value, result.proven, result.proven, lower, result.upper, SEARCH_NAME, result.states)
 
 
-def _joint_map(seconds: float, limits: tuple[float, float]) -> Inference:
-    """MAP with the hidden variables maximised too, as a start of the search; state 0 where nothing is found."""
-    solver = Toulbar2(float(np.clip(seconds, *limits)))
+def _joint_map(seconds: float, entries: int) -> Inference:
+    """MAP with hidden variables maximised too, as a start of the search; state 0 where nothing is found.
+
+    Hidden variables that can be summed out in tables of at most ``entries`` are, and have state 0 as well.
+    """
+    solver = Toulbar2(seconds)
 
     def infer(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-        return solver.attempt(batch, theta, query)[0]
+        smaller = summed(UaiTask("MMAP", UaiProblem(batch, theta, 0.0), query, (), eps_y, eps_h), entries)
+        return solver.attempt(smaller.problem.batch, smaller.problem.theta, smaller.query)[0]
 
     return infer
 

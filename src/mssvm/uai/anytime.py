@@ -29,7 +29,8 @@ class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
     ``starts`` are inferences whose decoded outputs the search begins with, and ``again`` is the first of them with more
-    time, for when it helped and the bounds are still far apart. mu is that of the outputs found, computed
+    time, for when it helped and the bounds are still far apart. ``more`` are others like the first, tried if it helped.
+    mu is that of the outputs found, computed
     exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than
     ``2**ibound`` entries; where time allows, bounds of the whole have tables up to ``2**widest`` times as large.
     """
@@ -43,6 +44,7 @@ class Anytime:
     deadline: float = np.inf
     widest: int = 0
     again: Inference | None = None
+    more: tuple[Inference, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):
@@ -55,7 +57,8 @@ class Anytime:
         starts = tuple(_start(inference, call) for inference in self.starts)
         instance = OneInstance.of(single, 0, scores, single_query)
         again = None if self.again is None else _start(self.again, call)
-        return AnytimeSearch(self, instance, eps_h, starts, again).run()
+        more = tuple(_start(inference, call) for inference in self.more)
+        return AnytimeSearch(self, instance, eps_h, starts, again, more).run()
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         if eps_y != 0.0:

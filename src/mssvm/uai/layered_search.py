@@ -64,6 +64,11 @@ class LayeredSearch:
         """The probability up to which nodes have no outputs better than the incumbent."""
         return float(np.exp((self.search.threshold - self.layers.constant) / self.search.eps_h))
 
+    @property
+    def _bytes(self) -> int:
+        """Memory of a round's beliefs, and of as many again while a layer is computed."""
+        return 2 * 8 * self.width * sum(len(after) for after in self.layers.bounds)
+
     def run(self, deadline: float) -> None:
         """Continue until the deadline, by at least one layer."""
         search = self.search
@@ -105,12 +110,13 @@ class LayeredSearch:
         if len(self.steps[-1].beliefs):
             search.offer(self._states(), self._value(float(self.steps[-1].beliefs[0, 0])))
         hopeful = self._enough < LEAST  # what was below LEAST may be better than the incumbent
-        self.done = self.left_out == 0.0
-        if self.done and not hopeful:
+        complete = self.left_out == 0.0
+        if complete and not hopeful:
             search.improve_upper(search.threshold)
         else:
             search.improve_upper(max(search.threshold, self._value(self.left_out)))
         self.width *= GROWTH
+        self.done = complete or self._bytes > search.memory_limit
         self._begin_round()
 
     def _states(self) -> Ints:

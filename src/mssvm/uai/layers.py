@@ -27,6 +27,9 @@ from mssvm.inference.bounds.relaxation import OneInstance
 
 # Rows of a sparse table; more are refused. So are weights that come near to the smallest number.
 MOST_ROWS = 1 << 19
+# Bytes of a variable's states in a row, twice; the numbers of a row take as many as those of OTHERS variables.
+BYTES = 4
+OTHERS = 20
 LEAST_WEIGHT = 1e-280
 # Rows that show how many states of a variable its factors leave.
 SAMPLE = 64
@@ -78,12 +81,12 @@ class Layers:
     constant: float
 
 
-def layers_of(instance: OneInstance, eps_h: float, deadline: float) -> Layers | None:
+def layers_of(instance: OneInstance, eps_h: float, deadline: float, memory_limit: int) -> Layers | None:
     """The layers of an instance by its variables' numbers; None if it has fewer than two, or they are too large."""
     if eps_h == 0.0:
         return None
     order = np.flatnonzero(~instance.clamped).tolist()
-    join = _Join(instance, eps_h)
+    join = _Join(instance, eps_h, memory_limit)
     blocks = _blocks(order, list(join.scopes.values()), instance.output.tolist())
     if len(blocks) < 2:
         return None
@@ -152,7 +155,8 @@ class _Join:
     ``choices``), states of the variables with factors to come (``columns``, by variable) and a weight.
     """
 
-    def __init__(self, instance: OneInstance, eps_h: float) -> None:
+    def __init__(self, instance: OneInstance, eps_h: float, memory_limit: int) -> None:
+        self.memory_limit = memory_limit
         self.instance = instance
         self.cards = instance.topology.cards
         self.constant = 0.0
@@ -234,7 +238,7 @@ class _Join:
         """Multiply by v's factors and drop the variables that have none left; False if that is refused."""
         product = self._product(v, factors, slice(None))
         row, state = np.nonzero(product)
-        if len(row) > MOST_ROWS:
+        if len(row) > MOST_ROWS or BYTES * len(row) * (len(self.columns) + OTHERS) > self.memory_limit:
             return False
         weight = self.weight[row] * product[row, state]
         if weight.min(initial=1.0) < LEAST_WEIGHT:

@@ -54,9 +54,11 @@ WORTH_WIDER = 0.7
 MINIMISER = 128
 
 # Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, layers and
-# the search over them, local search before bounds, the choice of orders, and the first tightening.
+# the search over them, starts like one that helped, local search before bounds, the choice of orders, and the first
+# tightening.
 QUICK_SHARE = 0.01
 LAYERS_SHARE = 0.5
+MORE_SHARE = 0.09
 FIRST_SHARE = 0.15
 ORDER_SHARE = 0.05
 TIGHTEN_SHARE = 0.1
@@ -124,6 +126,7 @@ class AnytimeSearch:
         eps_h: float,
         starts: tuple[Start, ...] = (),
         again: Start | None = None,
+        more: tuple[Start, ...] = (),
     ) -> None:
         self.eps_h = eps_h
         self.entries = 1 << settings.ibound
@@ -132,6 +135,7 @@ class AnytimeSearch:
         self.widest = settings.widest
         self.starts = starts
         self.again = again
+        self.more = more
         self.first_start_helped = False
         self.report = settings.report
         self.memory_limit = settings.memory_limit
@@ -240,7 +244,7 @@ class AnytimeSearch:
     def _search_layers(self) -> None:
         """Search over layers, where the model has them; most plans are proven here."""
         deadline = self.began + LAYERS_SHARE * (self.deadline - self.began)
-        layers = layers_of(self.instance, self.eps_h, deadline)
+        layers = layers_of(self.instance, self.eps_h, deadline, self.memory_limit)
         if layers is not None:
             self.layered = LayeredSearch(self, layers)
             self.layered.run(deadline)
@@ -332,16 +336,27 @@ class AnytimeSearch:
     def _offer_starts(self) -> None:
         self.phase = "starts"
         for k, start in enumerate(self.starts):
-            if self.proven or self.out_of_time():
-                return
-            before = self.lower
-            self._offer_start(start)
+            helped = self._offer_start(start)
             if k == 0:
-                self.first_start_helped = self.lower > before
+                self.first_start_helped = helped
+                self._offer_more()
 
-    def _offer_start(self, start: Start) -> None:
+    def _offer_more(self) -> None:
+        """Others like the first start, if that helped, for a share of the time."""
+        deadline = monotonic() + MORE_SHARE * (self.deadline - self.began)
+        for start in self.more:
+            if not self.first_start_helped or monotonic() >= deadline:
+                return
+            self._offer_start(start)
+
+    def _offer_start(self, start: Start) -> bool:
+        """Offer what a start suggests, and say whether it is better than the incumbent; nothing once time is up."""
+        if self.proven or self.out_of_time():
+            return False
+        before = self.lower
         states = start(self.deadline - monotonic())
         self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
+        return self.lower > before
 
     def _offer_again(self) -> None:
         """The first start for longer, if it helped and the bounds are far apart all the same."""
