@@ -142,7 +142,7 @@ class GraphSlots:
     def _kinds(self, cards: Ints) -> AnyArray:
         partner = np.where(self.partner < 0, -1, self.partner - self.ptr[self.variable])
         slot = _mixed(cards[self.other], self.transposed, partner + 1, self.upward)
-        return _mixed(cards) + _sums_by_place(slot, self.variable, self.ptr)
+        return _mixed(cards) + _sums_by_place(slot, self.ptr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +224,7 @@ class LayoutBuilder:
             raise _too_many()
         graphs = {int(k): GraphSlots(batch.topologies[int(k)]) for k in np.unique(kinds)}
         parts = [graphs[int(k)] for k in kinds]
+        self.graph_weights = [np.unique(graph.weight) for graph in graphs.values()]
         n_vars = np.diff(batch.var_ptr)[self.instances]
         first = offsets(n_vars)
         self.local = ranks(first).astype(INDEX)
@@ -249,16 +250,20 @@ class LayoutBuilder:
         self.upward = _joined([p.upward for p in parts], bool)
         slot_ptr = offsets(self.degree)
         self.rank = ranks(slot_ptr).astype(INDEX)
-        roles = _mixed(self.hidden) + _sums_by_place(_mixed(self.hidden[self.other]), self.mine, slot_ptr)
+        roles = _mixed(self.hidden) + _sums_by_place(_mixed(self.hidden[self.other]), slot_ptr)
         self.kind = _joined([p.kind for p in parts], np.uint64) + roles
 
     def _make_groups(self) -> None:
         """Sort variables by task, level, band and kind, and cut equal ones into groups of the width of a vector."""
         task = self.task_of_instance[self.of]
-        order = np.lexsort((self.of, self.local, self.kind, self.band, self.level, task)).astype(INDEX)
+        n_levels = int(self.level.max(initial=0)) + 1
+        n_bands = int(self.band.max(initial=0)) + 1
+        cell = (task * n_levels + self.level) * n_bands + self.band
+        place = self.local * np.int64(len(self.instances)) + self.of
+        order = np.lexsort((place, self.kind, cell)).astype(INDEX)
         new = np.zeros(len(order), dtype=bool)
         new[:1] = True
-        for column in (task, self.level, self.band, self.kind):
+        for column in (cell, self.kind):
             ordered = column[order]
             new[1:] |= ordered[1:] != ordered[:-1]
         begin = np.flatnonzero(new)
@@ -340,7 +345,7 @@ class LayoutBuilder:
         factor = self.factor[down]
         at = batch.mu_at[factor]
         key = band * max(batch.n_mu_entries, 1) + at
-        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        first, number = _numbered(key)
         sums = np.bincount(at[first], minlength=batch.n_mu_entries)
         several = sums[at[first]] > 1
         size = np.where(several, batch.table_sizes[factor[first]], 0)
@@ -356,9 +361,9 @@ class LayoutBuilder:
     def _tables(self) -> ScaledTables:
         batch = self.batch
         at = batch.table_at[self.factor]
-        weights, number = np.unique(self.weight, return_inverse=True)
-        key = at * max(len(weights), 1) + number
-        _, where, inverse = np.unique(key, return_index=True, return_inverse=True)
+        weights = np.unique(np.concatenate([np.zeros(0), *self.graph_weights]))
+        key = at * max(len(weights), 1) + np.searchsorted(weights, self.weight)
+        where, inverse = _numbered(key)
         sizes = batch.table_sizes[self.factor[where]] if len(where) else NO_INTS
         begin = offsets(sizes + 1)
         self.scaled = begin[:-1].astype(INDEX)[inverse] if len(where) else NO_INTS
@@ -445,10 +450,24 @@ class LayoutBuilder:
 
 
 def _most(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
-    """By task, one more than the largest number; one where there is none."""
+    """By task (which rise), one more than the largest number; one where there is none."""
     out = np.ones(n_tasks, dtype=np.int64)
-    np.maximum.at(out, task, numbers + 1)
+    begin = np.searchsorted(task, np.arange(n_tasks + 1))
+    some = np.flatnonzero(np.diff(begin))
+    out[some] = np.maximum.reduceat(numbers + 1, begin[some]) if len(some) else 1
     return out
+
+
+def _numbered(keys: Ints) -> tuple[Ints, Ints]:
+    """Where each different key comes first, in the order of keys, and for every key its number in that order."""
+    most = int(keys.max(initial=-1)) + 1
+    if most > 4 * len(keys) or keys.min(initial=0) < 0:
+        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+        return first, number
+    first = np.full(most, -1, dtype=np.int64)
+    first[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last assignment stands: the first place
+    used = first >= 0
+    return first[used], (np.cumsum(used) - 1)[keys]
 
 
 def _too_many() -> UnsupportedError:
@@ -472,9 +491,11 @@ def _mixed(*columns: AnyArray) -> AnyArray:
     return out
 
 
-def _sums_by_place(numbers: AnyArray, variable: AnyArray, ptr: Ints) -> AnyArray:
+def _sums_by_place(numbers: AnyArray, ptr: Ints) -> AnyArray:
     """By variable, the numbers of its slots and of their places as one."""
     out = np.zeros(len(ptr) - 1, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        np.add.at(out, variable, _mixed(numbers, ranks(ptr)))
+    some = np.flatnonzero(np.diff(ptr))
+    if len(some):
+        with np.errstate(over="ignore"):
+            out[some] = np.add.reduceat(_mixed(numbers, ranks(ptr)), ptr[some])
     return out

@@ -28,6 +28,30 @@ KNOWN_SWEEPS = 20  # at least, of an evaluation where all labels are known
 
 
 @dataclass(frozen=True, eq=False)
+class FreeRoles:
+    """The variables of a query with several allowed states; by instance, whether some of them are outputs, some are
+    hidden, and whether they have fewer factors than a cycle needs. Counting is faster than following the factors."""
+
+    free: Bools
+    has_output: Bools
+    has_hidden: Bools
+    may_be_forest: Bools
+
+    @classmethod
+    def of(cls, batch: Batch, query: Query) -> FreeRoles:
+        free = query.n_allowed(batch) > 1
+        n_outputs = np.bincount(batch.owner[free & query.output], minlength=len(batch))
+        n_hidden = np.bincount(batch.owner[free & ~query.output], minlength=len(batch))
+        may_be_forest = np.ones(len(batch), dtype=bool)
+        if batch.pairwise.all():
+            ends = batch.scope_vars.reshape(-1, 2)
+            joined = free[ends[:, 0]] & free[ends[:, 1]]
+            n_joined = np.bincount(batch.factor_owner[joined], minlength=len(batch))
+            may_be_forest = n_joined < np.maximum(n_outputs + n_hidden, 1)
+        return cls(free, n_outputs > 0, n_hidden > 0, may_be_forest)
+
+
+@dataclass(frozen=True, eq=False)
 class DecompositionPlan:
     """The bound on one batch.
 
@@ -43,6 +67,7 @@ class DecompositionPlan:
     recalled: dict[str, Floats] = field(default_factory=dict, repr=False)
     _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
     _swept: set[str] = field(default_factory=set, repr=False)
+    _counted: list[tuple[Query, FreeRoles]] = field(default_factory=list, repr=False)
 
     @cached_property
     def exact(self) -> ExactPlan:
@@ -125,10 +150,10 @@ class DecompositionPlan:
 
     def _fits(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Bools:
         """Whether an instance has no cycle among its free variables and exact inference is cheap there."""
-        free = query.n_allowed(self.batch) > 1
-        if not self._may_be_forests(free)[instances].any():
+        roles = self._roles(query)
+        if not roles.may_be_forest[instances].any():
             return np.zeros(len(instances), dtype=bool)
-        forest = acyclic(self.batch, free)
+        forest = acyclic(self.batch, roles.free)
         if not forest[instances].any():
             return np.zeros(len(instances), dtype=bool)
         costs = self.exact.costs(query, eps_y, eps_h)
@@ -136,23 +161,20 @@ class DecompositionPlan:
         cheap = (costs.bytes <= limits.memory_limit) & (costs.operations <= limits.operations_limit)
         return np.asarray((forest & cheap)[instances])
 
-    def _may_be_forests(self, free: Bools) -> Bools:
-        """Per instance: have its free variables fewer pairwise factors than a cycle needs? Counting is faster than
-        following the factors."""
-        batch = self.batch
-        if not batch.pairwise.all():
-            return np.ones(len(batch), dtype=bool)
-        ends = batch.scope_vars.reshape(-1, 2)
-        joined = free[ends[:, 0]] & free[ends[:, 1]]
-        n_joined = np.bincount(batch.factor_owner[joined], minlength=len(batch))
-        return np.asarray(n_joined < np.maximum(np.bincount(batch.owner[free], minlength=len(batch)), 1))
+    def _roles(self, query: Query) -> FreeRoles:
+        """Counted once a query: training binds the same two at several temperatures."""
+        for known, roles in self._counted:
+            if known.output is query.output and known.allowed is query.allowed:
+                return roles
+        roles = FreeRoles.of(self.batch, query)
+        self._counted[:] = [*self._counted, (query, roles)][-2:]
+        return roles
 
     def _tasks(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Iterator[tuple[Ints, float, float]]:
         """Instances with the temperatures that matter to them: those of roles that free variables have."""
-        batch = self.batch
-        free = query.n_allowed(batch) > 1
-        has_output = np.bincount(batch.owner[free & query.output], minlength=len(batch))[instances] > 0
-        has_hidden = np.bincount(batch.owner[free & ~query.output], minlength=len(batch))[instances] > 0
+        roles = self._roles(query)
+        has_output = roles.has_output[instances]
+        has_hidden = roles.has_hidden[instances]
         both = has_output & has_hidden & (eps_y != eps_h)
         at_y = has_output & ~both
         for chosen, *eps in ((both, eps_y, eps_h), (at_y, eps_y, eps_y), (~both & ~at_y, eps_h, eps_h)):
