@@ -18,6 +18,7 @@ from mssvm.engines.decomposition import chains_of
 from mssvm.engines.native.chains import chain_cover
 from mssvm.engines.reference.chains import ReferenceCover
 from mssvm.inference import Decompose, Enumerate
+from mssvm.inference.decomposition.consistent import ON_HOST
 from mssvm.inference.enumerate import score
 from mssvm.optim import Checkpoint
 
@@ -373,3 +374,46 @@ def test_more_sweeps_once_when_the_first_tables_come(eps_y: float) -> None:
     answer = resumed.bound(query, eps_y, 1.0, None, "plus")(theta)
     assert answer.status.sweeps.tolist() == [3, 3, 3]
     np.testing.assert_array_equal(answer.value, value)
+
+
+class OnHost:
+    """An engine of another device that leaves chains to the host."""
+
+    def __init__(self) -> None:
+        self.name = NATIVE.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(NATIVE, name)
+
+    def chains(self, batch: Batch, instances: np.ndarray, hidden: np.ndarray | None) -> Any:
+        plan = NATIVE.chains(batch, instances, hidden)
+        run = plan.run
+
+        def elsewhere() -> Any:
+            found = run()
+            found.elsewhere = True
+            return found
+
+        plan.run = elsewhere
+        return plan
+
+
+@pytest.mark.parametrize(("engine", "method"), [(NATIVE, "decomposition bound"), (OnHost(), ON_HOST)])
+def test_status_says_where_sweeps_ran(engine: Any, method: str) -> None:
+    batch = Batch.build([grid(3, 3, (2,) * 9, eight=False)])
+    rng = np.random.default_rng(0)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query.of(batch, rng.random(9) < 0.5)
+    for eps_y, eps_h in ((1.0, 1.0), (0.5, 1.0), (0.0, 0.0)):
+        plan = Decompose(operations_limit=1.0).plan(batch, engine)
+        assert plan.bind(query, eps_y, eps_h)(theta).status.method == (method,)
+
+
+def test_diagnose_says_that_a_bound_was_swept_on_the_host() -> None:
+    X = [np.random.default_rng(k).normal(size=(4, 4, 2)) for k in range(3)]
+    y = [(x[..., 0] > 0).astype(int) for x in X]
+    model = ms.HCRF(ms.Grid(), inference=Decompose(operations_limit=1.0), random_state=0).fit(X, y)
+    assert "(decomposition bound for 3 instances)" in model.diagnose()
+    model.training_["methods"] = {ON_HOST: 3}
+    assert f"({ON_HOST} for 3 instances)" in model.diagnose()
+    assert model._trained_by() == (3, "decompose", "normal")

@@ -240,3 +240,15 @@ def test_two_temperatures_with_many_states_run_on_the_host(device: str) -> None:
     np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-12)
     np.testing.assert_allclose(found.mu.tables, want.mu.tables, atol=1e-12)
     np.testing.assert_allclose(found.status.lower, want.status.lower, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_states", [8, 9])
+def test_status_says_what_is_left_to_the_host(n_states: int, device: str) -> None:
+    batch = Batch.build([grid(3, 3, (n_states,) * 9, eight=False)])
+    rng = np.random.default_rng(0)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query.of(batch, np.arange(9) % 2 == 0)
+    settings = Decompose(operations_limit=1.0)
+    status = settings.plan(batch, TorchEngine(device)).bind(query, 0.5, 1.0)(theta).status
+    left = device != "cpu" and n_states > 8
+    assert status.method == ("decomposition bound on the host" if left else "decomposition bound",)

@@ -32,6 +32,10 @@ class ChainRun(Protocol):
     """Messages between the variables of chains, changed by sweeps."""
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether sweeps run on the host although the engine's device is another."""
+
+    @property
     def state(self) -> Floats:
         """The array of messages from which the next sweep continues; a checkpoint stores it."""
 
@@ -63,6 +67,8 @@ class ChainRun(Protocol):
 
 class AtOnce:
     """``ChainRun.answer`` of engines that return when they are done."""
+
+    elsewhere: bool = False
 
     def answer(self: ChainRun, n: int, mu: Marginals | None) -> Waiting:
         first = self.sweep(n - 1) if n > 1 else None

@@ -371,7 +371,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
         """The last arguments of ``inference_of`` (n_trained, wide, effort), so that "auto" predicts with the bound if
         it was trained with the bound: weights learned with one inference do not suit another."""
         trained = getattr(self, "training_", {})
-        if BOUNDED not in trained.get("methods", {}):
+        if trained.get("methods", {}).keys().isdisjoint(BOUNDED):
             return ()
         return trained["instances"], "decompose", "normal"
 

@@ -25,7 +25,7 @@ ENDED = {
     "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
-BOUNDED = "decomposition bound"  # as inference names it
+BOUNDED = ("decomposition bound", "decomposition bound on the host")  # as inference names it
 SLACK = 0.02  # tolerated loss of accuracy, as a share of the labelled sites, against the unary scores alone
 REMEDY = (
     "use a likelihood (CRF, or HCRF with hidden variables) or soften the margin (UnifiedSSVM with eps_y > 0, such as "

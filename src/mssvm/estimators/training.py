@@ -142,7 +142,7 @@ class Training:
         inference if it propagated, from another random start if there are hidden variables. The better of the two
         models is kept."""
         plan = self.plan
-        propagated = not figures["exact"] and BOUNDED not in figures["methods"]
+        propagated = not figures["exact"] and figures["methods"].keys().isdisjoint(BOUNDED)
         careful = propagated and hasattr(self.inference, "effort")
         if first.outcome.cut_short or self.warm or plan.inference != "auto" or not (careful or hidden.any()):
             return first, figures

@@ -65,7 +65,7 @@ class HostPlan:
         return self.plan.factor_weights()
 
     def run(self) -> ChainRun:
-        return HostRun(self.plan.run())
+        return HostRun(self.plan.run(), self.at.device.type != "cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +73,7 @@ class HostRun:
     """A run on the host that takes scores from a device and adds marginals to those there."""
 
     run: ChainRun
+    elsewhere: bool
 
     @property
     def state(self) -> Floats:
@@ -215,6 +216,8 @@ class TorchChainPlan:
 
 class TorchChainRun:
     """Messages of a plan in progress, or at two temperatures shifts."""
+
+    elsewhere = False
 
     def __init__(self, plan: TorchChainPlan) -> None:
         self.plan = plan

@@ -13,7 +13,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import mask_from_indices
 from mssvm.engines.decomposition import Bounding, ChainRun
-from mssvm.inference.decomposition.consistent import BOUND
+from mssvm.inference.decomposition.consistent import BOUND, ON_HOST
 from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.decomposition.product import product_bound
 
@@ -117,6 +117,10 @@ class ChainAnswer:
             value = np.where(value == -np.inf, -np.inf, chains.sweep(0))
         return self._sum(chains, value, converged, sweeps, residual)
 
+    @property
+    def _method(self) -> str:
+        return ON_HOST if self.chains.elsewhere else BOUND
+
     def _fall(self, before: Floats, value: Floats) -> Floats:
         """Decrease of the bounds of the task's instances; 0 where no assignment is possible."""
         one = before[self.instances]
@@ -151,7 +155,7 @@ class ChainAnswer:
         if not self.side:
             lower = self._product(chains)
             lower = np.where(upper == -np.inf, upper, lower)
-        return self._report(BOUND, converged, sweeps, residual[mine], lower, upper)
+        return self._report(self._method, converged, sweeps, residual[mine], lower, upper)
 
     def _product(self, chains: ChainRun) -> Floats:
         """The bound from below, where the marginals are."""
@@ -184,7 +188,7 @@ class ChainAnswer:
         found.mark(marked)
         belief.mu.add(marked)
         self._clear(belief.value[mine] == -np.inf)
-        status = self._report(BOUND, converged | proven, sweeps, gap, found.score, upper).status
+        status = self._report(self._method, converged | proven, sweeps, gap, found.score, upper).status
         exact = status.exact.copy()
         exact[mine] = proven
         return replace(belief, status=replace(status, exact=exact))
