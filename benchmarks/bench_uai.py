@@ -299,7 +299,8 @@ def hard_cases(only: str, archive: str = "uai_mmap_hard.zip") -> Iterator[list[C
 
 def row(job: Job) -> dict[str, object]:
     """What a run knows, and when it knew it: seconds and the two bounds, in log10 as all values here."""
-    case, seed, method, limit, clock = job
+    case, seed, method = job[:3]
+    limit, clock = job[3:]
     options = ("--method", method, "--time-limit", str(limit), "--seed", str(seed), "--progress")
     try:
         answer, seconds, memory, told = ask(case, "MMAP", *options, clock=clock)

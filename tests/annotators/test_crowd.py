@@ -151,6 +151,7 @@ def test_truth_is_recovered_better_than_by_dawid_skene_and_tables_are_found() ->
     assert "a0" in str(clf.annotators_)
 
 
+@pytest.mark.slow
 def test_the_error_of_tables_falls_as_one_over_the_root_of_the_votes() -> None:
     errors = []
     for n_chains in (50, 800):

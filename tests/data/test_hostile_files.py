@@ -142,6 +142,7 @@ def test_memory_limits_of_infer(limit: str, tmp_path: Path, capsys: pytest.Captu
     assert "memory-limit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_full_output_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"x": [[1], [2]], "y": ["a", "b"]}\n')

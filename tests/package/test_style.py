@@ -23,11 +23,15 @@ def nested_conditionals(tree: ast.AST) -> Iterator[int]:
 
 
 def long_tuple_assignments(tree: ast.AST, most: int) -> Iterator[int]:
-    """Lines that assign more than ``most`` written values to as many names; unpacking of a call is no such line."""
+    """Lines that assign to more than ``most`` names at once; unpacking of a call is no such line.
+
+    Written values (``a, b = 1, 2``) count more strictly than the unpacking of a name, an attribute or an item.
+    """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+        if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call):
             target = node.targets[0]
-            if isinstance(target, ast.Tuple) and len(target.elts) > most:
+            allowed = most if isinstance(node.value, ast.Tuple) else MOST_TARGETS
+            if isinstance(target, ast.Tuple) and len(target.elts) > allowed:
                 yield node.lineno
 
 
@@ -50,6 +54,10 @@ def test_one_statement_a_line(folder: str) -> None:
 
 
 def test_the_rules_find_what_they_forbid() -> None:
-    tree = ast.parse("a = 1 if x else 2 if y else 3\nb, c, d, e = 1, 2, 3, 4\nf, g, h, i = call()\n")
+    text = (
+        "a = 1 if x else 2 if y else 3\nb, c, d, e = 1, 2, 3, 4\nf, g, h, i = call()\nj, k, l, m = row\nn, o, p = row\n"
+    )
+    tree = ast.parse(text)
     assert list(nested_conditionals(tree)) == [1]
-    assert list(long_tuple_assignments(tree, MOST_TARGETS)) == [2]
+    assert list(long_tuple_assignments(tree, MOST_TARGETS)) == [2, 4]
+    assert list(long_tuple_assignments(tree, 1)) == [2, 4]

@@ -118,6 +118,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         assert client.request("/api/suggest")[0] == 400
 
 
+@pytest.mark.slow
 def test_a_killed_studio_has_lost_nothing(tmp_path: Path) -> None:
     folder = two_colours(tmp_path / "pictures")
     command = [sys.executable, "-m", "mssvm", "studio", str(folder), "--no-browser"]
@@ -177,6 +178,7 @@ def test_coarse_labels_are_majorities_of_blocks() -> None:
     assert _coarse_labels(raster, 2, 3).tolist() == [[1, -1], [-1, -1], [-1, 2]]
 
 
+@pytest.mark.slow
 def test_files_beside_the_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = two_colours(tmp_path)
     with serving(folder) as client:
