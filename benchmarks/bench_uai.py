@@ -13,8 +13,8 @@
     python benchmarks/bench_uai.py planning                   planning models by auto, kept in results/uai_planning.json
     python benchmarks/bench_uai.py longer --time-limit 300 --jobs 16
                                                               the instances of hard and planning that their files do
-                                                              not prove, kept in results/uai_hard_300.json and
-                                                              results/uai_planning_300.json
+                                                              not prove, kept in results/uai_hard_300.json (and
+                                                              uai_planning_300.json, if any are left)
     python benchmarks/bench_uai.py sums                       PR and MAR by auto, within the usual memory and within
                                                               less and less, kept in results/uai_pr_mar.json
     python benchmarks/bench_uai.py raise                      better values and bounds of the kept files to
