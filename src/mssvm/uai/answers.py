@@ -55,11 +55,11 @@ JOINT_ENTRIES = (256, 16, 1024)
 # The same where it is tried again.
 AGAIN_SHARE = 0.25
 AGAIN_SECONDS = (1.0, 40.0)
-# The methods that ask about a model without what arc consistency and evidence rule out, for PR and MAR.
+# Methods that first remove the states that arc consistency and evidence rule out, for PR and MAR.
 SMALLER = ("auto", "exact")
 # Propagation before bounds of log Z takes at most this share of the time.
 PROPAGATION_SHARE = 0.1
-TINY = 1e-300  # divides the zeros of a variable without a possible state
+TINY = 1e-300  # denominator where a variable has no possible state, and all of its marginals are 0
 # Sweeps of propagation: as a start of a search, and for an answer of its own.
 START_SWEEPS = 100
 ANSWER_SWEEPS = 1000
@@ -383,7 +383,7 @@ def _enclose(task: UaiTask, limits: AnswerLimits) -> Answer:
     belief = within_seconds(propagate, PROPAGATION_SHARE * limits.seconds_left, call)
     converged = bool(belief.status.converged[0])
 
-    def told(progress: SumProgress) -> Answer:
+    def answer_of(progress: SumProgress) -> Answer:
         exact = progress.closed or (task.name == "PR" and _closed(progress.lower, progress.upper))
         method = CONDITIONING_NAME if exact else ENCLOSED_NAME
         marginals = None
@@ -403,9 +403,9 @@ def _enclose(task: UaiTask, limits: AnswerLimits) -> Answer:
         limits.seed,
         support.score(belief.decode(problem.batch)),
         task.name == "MAR",
-        lambda progress: limits.keep_possible(told(progress)),
+        lambda progress: limits.keep_possible(answer_of(progress)),
     )
-    return told(partition.run())
+    return answer_of(partition.run())
 
 
 Method = Callable[[UaiTask, AnswerLimits], Answer]

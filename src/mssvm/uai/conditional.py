@@ -29,7 +29,7 @@ from mssvm.engines.native.elimination import PROGRAM, ScoreSweep
 from mssvm.engines.program import Program
 from mssvm.inference.bounds.relaxation import OneInstance
 
-# Clique entries of all buckets together; with more a node takes milliseconds.
+# Upper limit on the clique entries of all buckets together; with more, a node takes milliseconds.
 MOST_ENTRIES = 1 << 17
 
 

@@ -56,7 +56,7 @@ class LayeredSearch:
         self.left_out = 0.0
 
     def _value(self, probability: float) -> float:
-        """The value that a product of transitions has; of one below ``LEAST``, an upper bound."""
+        """The value of a probability (a product of transitions); an upper bound for one below ``LEAST``."""
         return self.layers.constant + self.search.eps_h * float(np.log(max(probability, LEAST)))
 
     @property

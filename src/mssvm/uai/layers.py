@@ -31,7 +31,7 @@ MOST_ROWS = 1 << 19
 BYTES = 4
 OTHERS = 20
 LEAST_WEIGHT = 1e-280
-# Rows that show how many states of a variable its factors leave.
+# Rows in the sample that estimates how many states of a variable its factors leave.
 SAMPLE = 64
 # Rows are grouped after a variable is summed out, if they have become this many times more since the last time.
 GROUPING = 4

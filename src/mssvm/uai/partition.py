@@ -49,7 +49,7 @@ BYTES_PER_ENTRY = 32
 ROOTS = ((10, 40, 0.1), (13, 80, 0.25), (16, 80, 0.4))
 # Bounds of larger mini-buckets must be this much lower (nats) for parts to be bounded by them: they take longer.
 WORTHWHILE = 0.1
-# So many parts are never summed.
+# No search sums more than 2**MOST_BITS parts, so that larger numbers are not counted exactly.
 MOST_BITS = 60.0
 # Compiled eliminations are kept, by the variables that they eliminate, in this share of the memory.
 PROGRAMS_SHARE = 0.125
@@ -291,13 +291,13 @@ class Partition:
             children = self._children(part, self.cliques.worst(free, entries))
             for child in children:
                 heappush(self.waiting, child)
-            self._told()
+            self._update_bounds()
             part = None
             if children and to_the_end and not self.out_of_time:
                 part = min(children)
                 self.waiting.remove(part)
                 heapify(self.waiting)
-        self._told()
+        self._update_bounds()
 
     def _children(self, part: OpenPart, v: int) -> list[OpenPart]:
         """The parts in which v has one of its states, but for those that are certainly impossible."""
@@ -350,8 +350,8 @@ class Partition:
                 self.programs[key] = program
         return program
 
-    def _told(self) -> None:
-        """Bounds of the whole by those of all parts."""
+    def _update_bounds(self) -> None:
+        """Update the bounds on log Z from those of all parts."""
         lower = self.summed
         if lower - ROUNDING * (1.0 + abs(lower)) > self.lower:
             self.lower = lower - ROUNDING * (1.0 + abs(lower))
