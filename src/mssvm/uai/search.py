@@ -53,15 +53,13 @@ WORTH_WIDER = 0.7
 # Bytes of L-BFGS for each entry of such mini-buckets, with its ten corrections.
 MINIMISER = 128
 
-# Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, layers and
-# the search over them, starts like one that helped, local search before bounds, the choice of orders, and the first
-# tightening.
-QUICK_SHARE = 0.01
-LAYERS_SHARE = 0.5
-MORE_SHARE = 0.09
-FIRST_SHARE = 0.15
-ORDER_SHARE = 0.05
-TIGHTEN_SHARE = 0.1
+# Shares of the time limit.
+QUICK_SHARE = 0.01  # of the plain elimination order: no better one is looked for if it takes longer
+LAYERS_SHARE = 0.5  # of layers and the search over them
+MORE_SHARE = 0.09  # of starts like one that helped
+FIRST_SHARE = 0.15  # of local search before bounds
+ORDER_SHARE = 0.05  # of the choice of orders
+TIGHTEN_SHARE = 0.1  # of the first tightening
 # Share of what is then left for the bound that a proof begins with.
 ROOT_SHARE = 0.35
 # Iterations of L-BFGS: for the first bound, for each that a proof may begin with, and for one that nothing follows.

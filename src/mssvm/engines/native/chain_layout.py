@@ -28,12 +28,12 @@ from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Record, RecordTy
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
-TASK_VARIABLES = 1 << 14  # of a task, which one thread runs; one vector of instances may have more
+TASK_VARIABLES = 1 << 14  # variables of a task, which one thread runs; a single vector of instances may have more
 BAND_ROWS = 8  # the number of lanes: the variables of one level in a band then fill a vector
 CELLS = 4  # least number of variables of a level in a band, on average
 PARTS = 16  # largest number of bands of a task at two temperatures
 PART_GROUPS = 4  # least number of groups of a level in a band, on average
-INDEX = np.int32  # of variables, factors and slots: of large pictures there are many
+INDEX = np.int32  # type of indices of variables, factors and slots, which are many in large pictures
 MOST = np.iinfo(INDEX).max
 NO_INTS = np.zeros(0, dtype=np.int64)
 MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -141,8 +141,8 @@ class GraphSlots:
 
     def _kinds(self, cards: Ints) -> AnyArray:
         partner = np.where(self.partner < 0, -1, self.partner - self.ptr[self.variable])
-        slot = _mixed(cards[self.other], self.transposed, partner + 1, self.upward)
-        return _mixed(cards) + _sums_by_place(slot, self.ptr)
+        slot = _row_hashes(cards[self.other], self.transposed, partner + 1, self.upward)
+        return _row_hashes(cards) + _slot_hashes(slot, self.ptr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class LayoutBuilder:
         kinds = self.batch.topology_of[self.instances]
         n_factors = np.diff(batch.factor_ptr)[self.instances]
         if max(batch.n_vars, batch.n_factors, 2 * int(n_factors.sum())) > MOST:
-            raise _too_many()
+            raise _too_many_messages()
         graphs = {int(k): GraphSlots(batch.topologies[int(k)]) for k in np.unique(kinds)}
         parts = [graphs[int(k)] for k in kinds]
         self.graph_weights = [np.unique(graph.weight) for graph in graphs.values()]
@@ -232,26 +232,26 @@ class LayoutBuilder:
         self.variable = batch.var_ptr.astype(INDEX)[self.instances][self.of] + self.local
         self.card = batch.cards.astype(INDEX)[self.variable]
         self.hidden = hidden[self.variable]
-        self.level = _joined([p.level for p in parts])
-        self.band = np.zeros_like(self.level) if self.nested else _joined([p.band for p in parts])
-        self.left = _joined([p.left for p in parts], np.float64)
-        self.degree = _joined([np.diff(p.ptr) for p in parts])
+        self.level = _concatenated([p.level for p in parts])
+        self.band = np.zeros_like(self.level) if self.nested else _concatenated([p.band for p in parts])
+        self.left = _concatenated([p.left for p in parts], np.float64)
+        self.degree = _concatenated([np.diff(p.ptr) for p in parts])
 
         begin = offsets(np.array([len(p.variable) for p in parts], dtype=np.int64))
         counted = list(zip(parts, first.tolist(), begin.tolist(), strict=False))
-        self.mine = _joined([p.variable + v for p, v, _ in counted])
-        self.other = _joined([p.other + v for p, v, _ in counted])
-        self.reverse = _joined([p.reverse + s for p, _, s in counted])
-        self.partner = _joined([np.where(p.partner < 0, -1, p.partner + s) for p, _, s in counted])
+        self.mine = _concatenated([p.variable + v for p, v, _ in counted])
+        self.other = _concatenated([p.other + v for p, v, _ in counted])
+        self.reverse = _concatenated([p.reverse + s for p, _, s in counted])
+        self.partner = _concatenated([np.where(p.partner < 0, -1, p.partner + s) for p, _, s in counted])
         first_factor = batch.factor_ptr.astype(INDEX)[self.instances]
-        self.factor = first_factor[self.of[self.mine]] + _joined([p.factor for p in parts])
-        self.weight = _joined([p.weight for p in parts], np.float64)
-        self.transposed = _joined([p.transposed for p in parts], bool)
-        self.upward = _joined([p.upward for p in parts], bool)
+        self.factor = first_factor[self.of[self.mine]] + _concatenated([p.factor for p in parts])
+        self.weight = _concatenated([p.weight for p in parts], np.float64)
+        self.transposed = _concatenated([p.transposed for p in parts], bool)
+        self.upward = _concatenated([p.upward for p in parts], bool)
         slot_ptr = offsets(self.degree)
         self.rank = ranks(slot_ptr).astype(INDEX)
-        roles = _mixed(self.hidden) + _sums_by_place(_mixed(self.hidden[self.other]), slot_ptr)
-        self.kind = _joined([p.kind for p in parts], np.uint64) + roles
+        roles = _row_hashes(self.hidden) + _slot_hashes(_row_hashes(self.hidden[self.other]), slot_ptr)
+        self.kind = _concatenated([p.kind for p in parts], np.uint64) + roles
 
     def _make_groups(self) -> None:
         """Sort variables by task, level, band and kind, and cut equal ones into groups of the width of a vector."""
@@ -276,8 +276,8 @@ class LayoutBuilder:
         self.heads = order[starts]
         if self.nested:
             self._share_out_groups(task)
-        self.bands = _most(self.band, task, self.n_tasks)
-        self.task_ptr = offsets(_most(self.level, task, self.n_tasks) * self.bands)
+        self.bands = _sizes_by_task(self.band, task, self.n_tasks)
+        self.task_ptr = offsets(_sizes_by_task(self.level, task, self.n_tasks) * self.bands)
         cell = (self.task_ptr[task] + self.level * self.bands[task] + self.band)[self.heads]
         self.cell_ptr = np.searchsorted(cell, np.arange(self.task_ptr[-1] + 1)).astype(np.int64)
         self.first_band = offsets(self.bands)
@@ -291,7 +291,7 @@ class LayoutBuilder:
         number[order] = np.arange(len(order))
         self.group = number[self.group]
         self.heads = heads = heads[order]
-        n_levels = _most(self.level, task, self.n_tasks)
+        n_levels = _sizes_by_task(self.level, task, self.n_tasks)
         n_groups = np.bincount(task[heads], minlength=self.n_tasks)
         n_bands = np.clip(n_groups // (n_levels * PART_GROUPS), 1, PARTS)
         level = offsets(n_levels)[task[heads]] + self.level[heads]
@@ -333,7 +333,7 @@ class LayoutBuilder:
         batch = self.batch
         largest = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
         if largest > MOST:
-            raise _too_many()
+            raise _too_many_messages()
 
     def _place_marginals(self) -> None:
         """Where the marginals of slots to lower neighbours are summed: with those of the batch, or, for factors that
@@ -408,8 +408,8 @@ class LayoutBuilder:
             partner=np.where(partner < 0, -1, self.slot[partner]).astype(np.int64),
             other_card=self.card[other],
             transposed=self.transposed[self.head_slots],
-            aligned=self._side_by_side(reverse) & (~upward | self._side_by_side(reverse_read)),
-            tied=self._the_same(scaled),
+            aligned=self._consecutive(reverse) & (~upward | self._consecutive(reverse_read)),
+            tied=self._constant(scaled),
             reverse=reverse,
             reverse_read=reverse_read,
             table=self._by_lane(batch.table_at[self.factor], np.int32),
@@ -436,20 +436,23 @@ class LayoutBuilder:
         return out
 
     def _by_group(self, values: AnyArray, empty: float, dtype: Any) -> AnyArray:
+        """Values of variables by group and lane; lanes without a variable have ``empty``."""
         out = np.full(len(self.heads) * self.width, empty, dtype=dtype)
         out[self.group * self.width + self.lane] = values
         return out
 
-    def _side_by_side(self, places: AnyArray) -> Bools:
+    def _consecutive(self, places: AnyArray) -> Bools:
+        """Per slot: whether the places of its lanes follow each other, so that one load reads them all."""
         rows = places.reshape(-1, self.width)
         return np.asarray((rows == rows[:, :1] + np.arange(self.width)).all(axis=1))
 
-    def _the_same(self, places: AnyArray) -> Bools:
+    def _constant(self, places: AnyArray) -> Bools:
+        """Per slot: whether all lanes have the same place."""
         rows = places.reshape(-1, self.width)
         return np.asarray((rows == rows[:, :1]).all(axis=1))
 
 
-def _most(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
+def _sizes_by_task(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
     """By task (which rise), one more than the largest number; one where there is none."""
     out = np.ones(n_tasks, dtype=np.int64)
     begin = np.searchsorted(task, np.arange(n_tasks + 1))
@@ -470,19 +473,19 @@ def _numbered(keys: Ints) -> tuple[Ints, Ints]:
     return first[used], (np.cumsum(used) - 1)[keys]
 
 
-def _too_many() -> UnsupportedError:
+def _too_many_messages() -> UnsupportedError:
     return UnsupportedError(
         "the messages of one batch of chains have more than 2^31 numbers; use fewer instances at a time, or "
         "fewer classes or hidden states."
     )
 
 
-def _joined(parts: list[AnyArray], dtype: Any = INDEX) -> AnyArray:
+def _concatenated(parts: list[AnyArray], dtype: Any = INDEX) -> AnyArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
 
 
-def _mixed(*columns: AnyArray) -> AnyArray:
-    """A number for every row of some columns of whole numbers; equal rows have equal numbers."""
+def _row_hashes(*columns: AnyArray) -> AnyArray:
+    """A hash of every row of some columns of whole numbers."""
     out = np.zeros(len(columns[0]), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -491,11 +494,11 @@ def _mixed(*columns: AnyArray) -> AnyArray:
     return out
 
 
-def _sums_by_place(numbers: AnyArray, ptr: Ints) -> AnyArray:
-    """By variable, the numbers of its slots and of their places as one."""
+def _slot_hashes(numbers: AnyArray, ptr: Ints) -> AnyArray:
+    """By variable, a hash of the numbers of its slots in their order."""
     out = np.zeros(len(ptr) - 1, dtype=np.uint64)
     some = np.flatnonzero(np.diff(ptr))
     if len(some):
         with np.errstate(over="ignore"):
-            out[some] = np.add.reduceat(_mixed(numbers, ranks(ptr)), ptr[some])
+            out[some] = np.add.reduceat(_row_hashes(numbers, ranks(ptr)), ptr[some])
     return out

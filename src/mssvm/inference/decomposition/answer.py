@@ -158,7 +158,7 @@ class ChainAnswer:
         return self._report(self._method, converged, sweeps, residual[mine], lower, upper)
 
     def _product(self, chains: ChainRun) -> Floats:
-        """The bound from below, where the marginals are."""
+        """The lower bound by independent variables, on the device that has the marginals if it can compute it."""
         task = self.task
         if isinstance(chains, Bounding):
             found = chains.product(task.query, task.eps_y, task.eps_h, self.mu)

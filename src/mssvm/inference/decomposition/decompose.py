@@ -14,8 +14,8 @@ from mssvm.engines import engine_of
 from mssvm.engines.base import Engine
 from mssvm.inference.decomposition.plan import DecompositionPlan
 
-BLOCK_INSTANCES = 128  # vectors of instances for 16 threads
-BLOCK_NUMBERS = 1 << 26  # of messages, at most, for every neighbour
+BLOCK_INSTANCES = 128  # instances of a block: vectors enough for 16 threads
+BLOCK_NUMBERS = 1 << 26  # upper limit on the message entries of a block, for each neighbour of its variables
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,12 @@ class DecompositionPlan:
     def bound(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str, known: bool = False
     ) -> DecompositionBoundQuery:
-        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew. If
-        all labels are ``known``, training is convex, and more sweeps pay: the certificate is read from the messages."""
+        """The bound of some instances.
+
+        With a ``side`` (of training) calls continue from the messages of the last one; with "" every call begins
+        without messages. If all labels are ``known``, training is convex and has a certificate, which is read from
+        the messages: more sweeps pay then.
+        """
         query.check(self.batch)
         eps_y = temperature(eps_y, "eps_y")
         eps_h = temperature(eps_h, "eps_h")
