@@ -110,10 +110,11 @@ class DecompositionPlan:
             self.kept[name].restore(self.recalled.pop(name))
             self._swept.add(name)
         cold = name not in self._swept and bool(np.any(theta.tables))
-        if cold or name not in self.kept:  # what sweeps without tables left is rounding
-            self.kept[name] = task.run()
         if cold:
+            self.kept.pop(name, None)  # what sweeps without tables left is rounding
             self._swept.add(name)
+        if name not in self.kept:
+            self.kept[name] = task.run()
         return self.kept[name], cold
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
