@@ -17,7 +17,7 @@ settings.register_profile("mssvm", deadline=None, derandomize=True)
 settings.load_profile("mssvm")
 
 # Cases of one test function that count as fast. The conformance tables have thousands; the others are marked slow.
-FAST_CASES = 6
+FAST_CASES = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
