@@ -14,7 +14,8 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
-from mssvm.engines.decomposition import chains_of
+from mssvm.engines.base import Paired
+from mssvm.engines.decomposition import ChainRun, chains_of
 from mssvm.engines.native.chains import chain_cover
 from mssvm.engines.reference.chains import ReferenceCover
 from mssvm.inference import Decompose, Enumerate
@@ -277,6 +278,54 @@ def test_threads_of_one_picture_do_not_change_bits(sizes: str, tied: bool, eps_y
             np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("sizes", LARGE)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.5, 0.5), (0.3, 1.0)])
+def test_an_answer_on_threads_is_sweeps_and_a_reading(sizes: str, tied: bool, eps_y: float, eps_h: float) -> None:
+    batch, theta, query = large_case(LARGE[sizes], tied, {True: 1.0, False: 300.0}[tied])
+    hidden = None if eps_y == eps_h else ~query.output & (query.n_allowed(batch) > 1)
+
+    def loaded(threads: int) -> ChainRun:
+        run = chains_of(engine_of("native", threads), batch, np.arange(len(batch)), hidden).run()
+        run.load(theta, query.allowed, eps_y, eps_h)
+        return run
+
+    run = loaded(1)
+    expected = [run.sweep(2), run.sweep(1)]
+    mu = Marginals.zeros(batch)
+    expected.append(run.read(mu) if eps_y > 0.0 else np.zeros(len(batch)))
+    expected += [run.state, mu.unary, mu.tables]
+    for threads in (1, 2, 5):
+        run = loaded(threads)
+        mu = Marginals.zeros(batch)
+        found = [*run.answer(3, mu if eps_y > 0.0 else None)(), run.state, mu.unary, mu.tables]
+        for first, second in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("sizes", LARGE)
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (0.3, 1.0), (1.0, 1.0)])
+def test_both_sides_at_once_on_threads_are_each_side_alone(sizes: str, eps_y: float, eps_h: float) -> None:
+    batch, theta, query = large_case(LARGE[sizes], True, 1.0)
+    rng = np.random.default_rng(9)
+    narrower = query.restrict(random_mask(rng, batch))
+    other = Potentials(theta.unary + rng.normal(size=batch.n_states), theta.tables)
+
+    alone = Decompose().plan(batch, engine_of("native", 1))
+    plus = alone.bound(query, eps_y, eps_h, None, "plus")
+    minus = alone.bound(narrower, eps_y, eps_h, None, "minus")
+    expected = [Paired.of(plus(theta), minus(other)), Paired.of(plus(other), minus(theta))]
+    for threads in (1, 2, 5):
+        pair = Decompose().plan(batch, engine_of("native", threads)).pair(query, narrower, eps_y, eps_h)
+        for one, two in zip(expected, [pair(theta, other), pair(other, theta)], strict=True):
+            np.testing.assert_array_equal(one.plus, two.plus)
+            np.testing.assert_array_equal(one.minus, two.minus)
+            np.testing.assert_array_equal(one.mu.unary, two.mu.unary)
+            np.testing.assert_array_equal(one.mu.tables, two.mu.tables)
+            np.testing.assert_array_equal(one.plus_status.residual, two.plus_status.residual)
+            np.testing.assert_array_equal(one.minus_status.residual, two.minus_status.residual)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("strength", [1.0, 300.0, 3e4])
@@ -305,13 +354,14 @@ def scribbled(n: int = 3, side: int = 12) -> tuple[list[np.ndarray], list[np.nda
 
 
 @pytest.mark.parametrize("member", ["HCRF", "MSSVM"])
-def test_a_resumed_training_has_the_same_bits(member: str, tmp_path: Path) -> None:
-    X, y = scribbled()
-
-    def model() -> Any:
-        return getattr(ms, member)(ms.Grid(), missing_label=-1, random_state=0, inference="decompose")
-
-    whole = model().fit(X, y, checkpoint=Checkpoint(tmp_path / "whole", every_seconds=0.0))
+@pytest.mark.parametrize("n_jobs", [(1, 1, 1), (1, 5, 2)])
+def test_a_resumed_training_has_the_same_bits(member: str, n_jobs: tuple[int, int, int], tmp_path: Path) -> None:
+    X, y = scribbled(5, 14)
+    whole, cut, resumed = (
+        getattr(ms, member)(ms.Grid(), missing_label=-1, random_state=0, inference="decompose", n_jobs=n)
+        for n in n_jobs
+    )
+    whole.fit(X, y, checkpoint=Checkpoint(tmp_path / "whole", every_seconds=0.0))
     count = [0]
 
     def stop(row: Any, w: Any) -> bool:
@@ -321,8 +371,8 @@ def test_a_resumed_training_has_the_same_bits(member: str, tmp_path: Path) -> No
         return False
 
     file = Checkpoint(tmp_path / "cut", every_seconds=0.0)
-    model().fit(X, y, checkpoint=file, callback=stop)
-    resumed = model().fit(X, y, checkpoint=file)
+    cut.fit(X, y, checkpoint=file, callback=stop)
+    resumed.fit(X, y, checkpoint=file)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
     assert resumed.objective_ == whole.objective_
 

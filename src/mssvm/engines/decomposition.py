@@ -13,7 +13,7 @@ where the library is not compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -63,6 +63,23 @@ class ChainRun(Protocol):
     def decode(self, states: Ints) -> None:
         """Write a state for every variable, in order: the best given the states of earlier neighbours and the messages
         of later ones."""
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """An answer that is computed when it is waited for, unless it is computed with another one before."""
+
+    def __call__(self) -> tuple[Floats, Floats, Floats]: ...
+
+    def join(self, other: Waiting) -> None:
+        """Compute both, as far as they can be computed at the same time."""
+
+
+def compute_together(ones: Iterable[Waiting], others: Iterable[Waiting]) -> None:
+    """Compute answers of two sides in pairs, where the engine can; the rest are computed when they are waited for."""
+    for one, other in zip(ones, others, strict=False):
+        if isinstance(one, Joinable):
+            one.join(other)
 
 
 class AtOnce:

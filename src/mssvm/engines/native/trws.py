@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind
+from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind, RecordType
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.decomposition import AtOnce
+from mssvm.engines.decomposition import Waiting
 from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 from mssvm.engines.native.chains import factor_weights
 
@@ -74,6 +74,8 @@ READ = Function("mssvm_trws_read", **_CALL)
 DECODE = Function("mssvm_trws_decode", **_CALL)
 NESTED_SWEEP = Function("mssvm_nested_sweep", **_CALL)
 NESTED_READ = Function("mssvm_nested_read", **_CALL)
+ANSWER = RecordType("chain answer", {"call": RecordKind(SWEEP.record), "before": FLOATS, "nested": INT})
+ANSWERS = Function("mssvm_chain_answers", first=RecordKind(ANSWER), second=RecordKind(ANSWER), threads=INT)
 
 
 class ChainPlan:
@@ -95,8 +97,11 @@ class ChainPlan:
         return NestedRun(self) if self.layout.nested else ChainRun(self)
 
 
-class ChainRun(AtOnce):
+class ChainRun:
     """Messages of a plan in progress; scores are loaded before they are swept."""
+
+    elsewhere = False
+    ready = False  # at two temperatures: messages from later variables are up to date with the shifts
 
     def __init__(self, plan: ChainPlan) -> None:
         self.plan = plan
@@ -176,7 +181,7 @@ class ChainRun(AtOnce):
         """The bound of every instance of the batch (0 outside the plan) after n > 0 sweeps, each forwards and
         backwards."""
         value = np.zeros(len(self.plan.batch))
-        SWEEP.run(self._changed(value=value, sweeps=n))
+        SWEEP.run(self.changed(value=value, sweeps=n))
         return value
 
     def read(self, mu: Marginals) -> Floats:
@@ -191,15 +196,20 @@ class ChainRun(AtOnce):
         read = self.plan.workers.workspace("readings of chains", self.plan.layout.n_read)
         partial = np.zeros(self.plan.layout.n_partial)
         function.run(
-            self._changed(mu_unary=mu.unary, mu_tables=mu.tables, partial=partial, residual=residual, read=read)
+            self.changed(mu_unary=mu.unary, mu_tables=mu.tables, partial=partial, residual=residual, read=read)
         )
         return residual
 
+    def answer(self, n: int, mu: Marginals | None) -> PendingAnswer:
+        """Computed when it is waited for, or with another one (``PendingAnswer.join``)."""
+        return PendingAnswer(self, n, mu)
+
     def decode(self, states: Ints) -> None:
         """Write a labelling: states in order, given the earlier ones and the messages of later ones."""
-        DECODE.run(self._changed(states=states))
+        DECODE.run(self.changed(states=states))
 
-    def _changed(self, **fields: Any) -> Record:
+    def changed(self, **fields: Any) -> Record:
+        """The record of a call on these messages."""
         return self._record.changed(**fields)
 
 
@@ -209,7 +219,6 @@ class NestedRun(ChainRun):
     def __init__(self, plan: ChainPlan) -> None:
         super().__init__(plan)
         self.shifts = _vectors(plan.layout.n_shifts)
-        self._ready = False
 
     @property
     def state(self) -> Floats:
@@ -217,20 +226,74 @@ class NestedRun(ChainRun):
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         super().load(theta, allowed, eps_y, eps_h)
-        self._ready = False
+        self.ready = False
 
     def sweep(self, n: int) -> Floats:
         """The bound after n sweeps; with n = 0 at the shifts as they are."""
         value = np.zeros(len(self.plan.batch))
-        NESTED_SWEEP.run(self._changed(value=value, sweeps=n, shifts=self.shifts, ready=int(self._ready)))
-        self._ready = True
+        NESTED_SWEEP.run(self.changed(value=value, sweeps=n))
+        self.ready = True
         return value
 
     def read(self, mu: Marginals) -> Floats:
         return self._read(NESTED_READ, mu)
 
-    def _changed(self, **fields: Any) -> Record:
-        return self._record.changed(**{"shifts": self.shifts} | fields)
+    def changed(self, **fields: Any) -> Record:
+        return self._record.changed(shifts=self.shifts, ready=int(self.ready), **fields)
+
+
+class PendingAnswer:
+    """Sweeps of a run and the marginals after them, computed by the first call that waits for them."""
+
+    def __init__(self, run: ChainRun, n: int, mu: Marginals | None) -> None:
+        self._run = run
+        self._done = False
+        size = len(run.plan.batch)
+        self._before = np.full(size, np.inf) if n < 2 else np.zeros(size)
+        self._value = np.zeros(size)
+        self._residual = np.zeros(size)
+        self._call = run.changed(value=self._value, sweeps=n)
+        self._reads = mu is not None
+        if mu is not None:
+            partial = np.zeros(run.plan.layout.n_partial)
+            self._call = self._call.changed(
+                mu_unary=mu.unary, mu_tables=mu.tables, partial=partial, residual=self._residual
+            )
+
+    def __call__(self) -> tuple[Floats, Floats, Floats]:
+        if not self._done:
+            _compute(self)
+        return self._before, self._value, self._residual
+
+    def join(self, other: Waiting) -> None:
+        """Compute this answer and one of another run at the same time, if there are several threads: with one they
+        would only need more memory."""
+        if isinstance(other, PendingAnswer) and self.threads > 1:
+            _compute(self, other)
+
+    @property
+    def threads(self) -> int:
+        return self._run.plan.workers.idle
+
+    def record(self, workspace: str) -> Record:
+        """The answer as the kernel takes it, with a workspace of this name."""
+        plan = self._run.plan
+        if self._reads:
+            self._call.set("read", plan.workers.workspace(workspace, plan.layout.n_read))
+        return ANSWER(call=self._call, before=self._before, nested=int(plan.layout.nested))
+
+    def end(self) -> None:
+        self._run.ready = True
+        self._done = True
+
+
+def _compute(one: PendingAnswer, other: PendingAnswer | None = None) -> None:
+    """Compute one answer, or two on the same threads."""
+    second = None if other is None else other.record("readings of other chains")
+    ANSWERS(first=one.record("readings of chains"), second=second, threads=one.threads)
+    one.end()
+    if other is not None:
+        other.end()
 
 
 def _vectors(n: int) -> Floats:

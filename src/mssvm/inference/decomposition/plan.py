@@ -18,7 +18,7 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import BoundQuery, Engine, ExactPlan, ExactSettings, Pair, Paired, TwoCalls
-from mssvm.engines.decomposition import ChainPlan, ChainRun, chains_of, marginals_of
+from mssvm.engines.decomposition import ChainPlan, ChainRun, Waiting, chains_of, compute_together, marginals_of
 from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
 
 if TYPE_CHECKING:
@@ -199,13 +199,13 @@ class DecompositionBoundQuery:
     warm_sweeps: int
 
     def __call__(self, theta: Potentials) -> Belief:
-        return self.begin(theta)()
+        return self.begin(theta).result()
 
-    def begin(self, theta: Potentials) -> Callable[[], Belief]:
-        """Begin, on a device perhaps without waiting; the function returned waits for the answer."""
+    def begin(self, theta: Potentials) -> BegunBound:
+        """Begin, on a device perhaps without waiting."""
         theta.check(self.plan.batch)
         if self.exact is not None and not self.tasks:
-            return partial(self.exact, theta)
+            return BegunBound(partial(self.exact, theta), [])
         mu = marginals_of(self.plan.engine, self.plan.batch)
         answers = [ChainAnswer(task, theta, mu, self.side, self.warm_sweeps) for task in self.tasks]
         for answer in answers:
@@ -221,12 +221,20 @@ class DecompositionBoundQuery:
                 belief = answer.result(belief)
             return belief
 
-        return result
+        return BegunBound(result, [answer.wait for answer in answers if self.side])
+
+
+@dataclass(frozen=True)
+class BegunBound:
+    """A call that has begun: ``result`` waits for it; in training ``waiting`` has the answers of its chains."""
+
+    result: Callable[[], Belief]
+    waiting: list[Waiting]
 
 
 @dataclass(frozen=True, eq=False)
 class BothBounds:
-    """Paired inference by two bounds, of which a device may work on both at once."""
+    """Paired inference by two bounds, of which a device, or the threads of the host, may work on both at once."""
 
     plus: DecompositionBoundQuery
     minus: DecompositionBoundQuery
@@ -234,8 +242,9 @@ class BothBounds:
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         minus = self.minus.begin(theta_minus)
         plus = self.plus.begin(theta_plus)
-        narrower = minus()
-        return Paired.of(plus(), narrower)
+        compute_together(plus.waiting, minus.waiting)
+        narrower = minus.result()
+        return Paired.of(plus.result(), narrower)
 
 
 def bound_pair(plus: BoundQuery, minus: BoundQuery) -> Pair:

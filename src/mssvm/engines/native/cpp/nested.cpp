@@ -16,38 +16,59 @@ template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_
     }
 }
 
+}  // namespace
+
+namespace mssvm {
+
 void check_nested(const ChainCall &c) {
     check(c);
     require(c.rule >= 1 && c.eps >= 0 && c.eps_h > 0, "hidden variables need a temperature above zero.");
     require(c.layout->widest <= 64, "two temperatures are for variables of up to 64 states.");
 }
 
-}  // namespace
+int64_t nested_vectors(const ChainLayout &a) { return NestedChains<0, Rule::scores>::buffer(a); }
+
+void sweep_nested_share(const ChainCall &c, Share &share, Vec *buffer) {
+    by_rule(c, [&](auto rule) {
+        constexpr Rule sums = decltype(rule)::value;
+        if constexpr (sums != Rule::maxima) {
+            for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
+                bool last = sweep == c.sweeps, update = sweep > 0;
+                if (update)
+                    share.forward([&](int64_t g) {
+                        with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g, true); });
+                    });
+                share.backward([&](int64_t g) {
+                    Vec bound =
+                        with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, update, last); });
+                    if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
+                });
+            }
+            add_bounds(c, share);
+        }
+    });
+}
+
+void read_nested_share(const ChainCall &c, Share &share, Vec *buffer) {
+    by_rule(c, [&](auto rule) {
+        constexpr Rule sums = decltype(rule)::value;
+        if constexpr (sums != Rule::maxima) {
+            share.forward([&](int64_t g) {
+                with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
+            });
+            add_readings(c, share);
+        }
+    });
+}
+
+}  // namespace mssvm
 
 // Computes the messages from later variables unless they are up to date, then sweeps forwards and backwards; `value` is
 // the bound after the last sweep.
 MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
-        int64_t vectors = NestedChains<0, Rule::scores>::buffer(*c.layout);
-        return each_task(c, vectors, [&](auto rule, Share &share, Vec *buffer) {
-            constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima) {
-                for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
-                    bool last = sweep == c.sweeps, update = sweep > 0;
-                    if (update)
-                        share.forward([&](int64_t g) {
-                            with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g, true); });
-                        });
-                    share.backward([&](int64_t g) {
-                        Vec bound = with_states<sums>(c, g, buffer,
-                                                      [&](auto chains) { return chains.backward(g, update, last); });
-                        if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
-                    });
-                }
-                add_bounds(c, share);
-            }
-        });
+        return run_call(c, nested_vectors(*c.layout), sweep_nested_share);
     });
 }
 
@@ -56,15 +77,6 @@ MSSVM_API mssvm_nested_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check_nested(c);
         require(c.eps > 0, "marginals at eps_y = 0 are not read.");
-        int64_t vectors = NestedChains<0, Rule::scores>::buffer(*c.layout);
-        return each_task(c, vectors, [&](auto rule, Share &share, Vec *buffer) {
-            constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima) {
-                share.forward([&](int64_t g) {
-                    with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
-                });
-                add_readings(c, share);
-            }
-        });
+        return run_call(c, nested_vectors(*c.layout), read_nested_share);
     });
 }

@@ -89,23 +89,44 @@ MSSVM_API mssvm_trws_load(const LoadCall *call) {
     });
 }
 
+namespace mssvm {
+
+void sweep_share(const ChainCall &c, Share &share, Vec *buffer) {
+    by_rule(c, [&](auto rule) {
+        constexpr Rule sums = decltype(rule)::value;
+        for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
+            bool last = sweep == c.sweeps;
+            share.forward([&](int64_t g) {
+                with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); });
+            });
+            share.backward([&](int64_t g) {
+                Vec bound = with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, last); });
+                if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
+            });
+        }
+        if (c.sweeps > 0) add_bounds(c, share);
+    });
+}
+
+void read_share(const ChainCall &c, Share &share, Vec *buffer) {
+    by_rule(c, [&](auto rule) {
+        constexpr Rule sums = decltype(rule)::value;
+        if constexpr (sums != Rule::maxima) {
+            share.forward([&](int64_t g) {
+                with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
+            });
+            add_readings(c, share);
+        }
+    });
+}
+
+}  // namespace mssvm
+
 // Sweeps forwards and backwards; `value` is the bound after the last of them.
 MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *buffer) {
-            constexpr Rule sums = decltype(rule)::value;
-            for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
-                bool last = sweep == c.sweeps;
-                share.forward(
-                    [&](int64_t g) { with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); }); });
-                share.backward([&](int64_t g) {
-                    Vec bound = with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, last); });
-                    if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
-                });
-            }
-            if (c.sweeps > 0) add_bounds(c, share);
-        });
+        return run_call(c, chain_vectors(*c.layout), sweep_share);
     });
 }
 
@@ -113,22 +134,14 @@ MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
 MSSVM_API mssvm_trws_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto rule, Share &share, Vec *buffer) {
-            constexpr Rule sums = decltype(rule)::value;
-            if constexpr (sums != Rule::maxima) {
-                share.forward([&](int64_t g) {
-                    with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
-                });
-                add_readings(c, share);
-            }
-        });
+        return run_call(c, chain_vectors(*c.layout), read_share);
     });
 }
 
 MSSVM_API mssvm_trws_decode(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
         check(c);
-        return each_task(c, 8 * c.layout->widest, [&](auto, Share &share, Vec *buffer) {
+        return run_call(c, chain_vectors(*c.layout), [](const ChainCall &c, Share &share, Vec *buffer) {
             share.forward([&](int64_t g) { Chains<0, Rule::maxima>(c, buffer).decode(g); });
         });
     });

@@ -5,9 +5,14 @@
 // these neighbours have ended the level before. Where bands lie side by side this is the previous thread (in a backward
 // pass the next one), elsewhere all threads. A variable never overwrites a message that is still to be read, since its
 // later neighbours have waited for it in the same way.
+//
+// Tasks of two calls, U+ and U- of training, may run at the same time: they share nothing.
 #pragma once
+#include <algorithm>
 #include <deque>
+#include <functional>
 #include <new>
+#include <vector>
 
 #include "parallel.hpp"
 #include "trws.hpp"
@@ -128,11 +133,15 @@ public:
         }
     }
 
-    // work(first, end) on all groups of the task when all threads have ended their passes.
+    // work(first, end) on all groups of the task, on its first thread when all have ended their passes; the others wait
+    // for it.
     template <class Work> void finish(Work work) {
-        if (member_ > 0) return;
-        for (int other = 1; other < active_; ++other) team_[first_ + other].wait_for(ended_);
-        work(a_.cell_ptr[a_.task_ptr[task_]], a_.cell_ptr[a_.task_ptr[task_ + 1]]);
+        if (member_ == 0) {
+            for (int other = 1; other < active_; ++other) team_[first_ + other].wait_for(ended_);
+            work(a_.cell_ptr[a_.task_ptr[task_]], a_.cell_ptr[a_.task_ptr[task_ + 1]]);
+        }
+        end_level();
+        if (member_ > 0 && member_ < active_) team_[first_].wait_for(ended_);
     }
 
     int64_t task() const { return task_; }
@@ -160,15 +169,46 @@ private:
     int64_t bands_ = 1, levels_ = 0, ended_ = 0, begin_ = 0, end_ = 0;
 };
 
-// The number of threads of a team that takes the least time for tasks of equal size, given that part of a team is idle
-// during its first and last levels.
-inline int team_size(int64_t tasks, int64_t bands, int threads) {
+// What the tasks of a call do.
+struct TaskWork {
+    const ChainCall *call;
+    int64_t vectors;  // of a thread's buffer
+    double cost;      // of a task, in units that are the same for all calls that run together
+    std::function<void(Share &, Vec *)> run;
+
+    int64_t tasks() const { return call->layout->bands.size; }
+    int64_t bands() const {
+        int64_t most = 1;
+        for (int64_t each : call->layout->bands) most = std::max(most, each);
+        return most;
+    }
+};
+
+// The time of the busiest team if every team takes every n-th task, given that part of a team is idle during its first
+// and last levels.
+inline double time_of_teams(const std::vector<TaskWork> &works, int size, int64_t teams) {
+    double most = 0;
+    for (int64_t team = 0; team < teams; ++team) {
+        double time = 0;
+        int64_t begin = 0;
+        for (const TaskWork &work : works) {
+            int64_t end = begin + work.tasks(), active = std::min<int64_t>(size, work.bands());
+            int64_t mine = (end - team + teams - 1) / teams - (begin - team + teams - 1) / teams;
+            time += double(mine) * work.cost * (1.5 - 0.5 / double(active)) / double(active);
+            begin = end;
+        }
+        most = std::max(most, time);
+    }
+    return most;
+}
+
+// The number of threads of a team that takes the least time.
+inline int team_size(const std::vector<TaskWork> &works, int64_t bands, int threads) {
     int best = 1;
     double least = INF;
     for (int size = 1; size <= std::min<int64_t>(bands, threads); ++size) {
-        int64_t teams = threads / size, rounds = (tasks + teams - 1) / teams;
-        double time = double(rounds) * (1.5 - 0.5 / size) / size;
-        if (time < least - 1e-9) {
+        double time = time_of_teams(works, size, threads / size);
+        if (time < least * (1 - 1e-9)) {
             least = time;
             best = size;
         }
@@ -203,28 +243,53 @@ inline void add_readings(const ChainCall &c, Share &share) {
     });
 }
 
-// work(rule, share, buffer) for the shares of all tasks.
-template <class Work> int64_t each_task(const ChainCall &c, int64_t vectors, Work work) {
-    const ChainLayout &a = *c.layout;
-    int64_t tasks = a.bands.size, bands = 1;
-    for (int64_t t = 0; t < tasks; ++t) bands = std::max(bands, a.bands[t]);
-    int64_t useful = std::max<int64_t>(1, std::min<int64_t>(c.threads, tasks * bands));
+// Runs the tasks of all works, the most expensive first.
+inline void run_tasks(std::vector<TaskWork> works, int64_t most_threads) {
+    std::stable_sort(works.begin(), works.end(),
+                     [](const TaskWork &one, const TaskWork &other) { return one.cost > other.cost; });
+    int64_t tasks = 0, places = 0, bands = 1, vectors = 0;
+    for (const TaskWork &work : works) {
+        tasks += work.tasks();
+        places += work.tasks() * work.bands();
+        bands = std::max(bands, work.bands());
+        vectors = std::max(vectors, work.vectors);
+    }
+    int64_t useful = std::max<int64_t>(1, std::min(most_threads, places));
     std::deque<VectorBuffer> buffers;
     std::deque<Progress> progress(useful);
     for (int64_t k = 0; k < useful; ++k) buffers.emplace_back(vectors);
     std::atomic<int64_t> next{0};
     together(int(useful), [&](int thread, int threads) {
-        int size = team_size(tasks, bands, threads);
+        int size = team_size(works, bands, threads);
         int team = thread / size, member = thread % size, teams = threads / size;
         if (team >= teams) return;
         // Single threads take the next free task; a team takes every n-th, so that its members agree on it.
         auto following = [&](int64_t task) { return size == 1 ? next.fetch_add(1) : task + teams; };
         for (int64_t task = following(team - teams); task < tasks; task = following(task)) {
-            Share share(a, task, progress, team * size, member, size);
-            by_rule(c, [&](auto rule) { work(rule, share, buffers[thread].data()); });
+            int64_t mine = task;
+            auto work = works.begin();
+            for (; mine >= work->tasks(); ++work) mine -= work->tasks();
+            Share share(*work->call->layout, mine, progress, team * size, member, size);
+            work->run(share, buffers[thread].data());
         }
     });
+}
+
+// work(call, share, buffer) for the shares of all tasks of a call.
+template <class Work> int64_t run_call(const ChainCall &c, int64_t vectors, Work work) {
+    run_tasks({{&c, vectors, 1.0, [&](Share &share, Vec *buffer) { work(c, share, buffer); }}}, c.threads);
     return 0;
 }
+
+// The parts of calls that run on the threads of a task; trws.cpp and nested.cpp have them.
+void sweep_share(const ChainCall &c, Share &share, Vec *buffer);
+void read_share(const ChainCall &c, Share &share, Vec *buffer);
+void check_nested(const ChainCall &c);
+int64_t nested_vectors(const ChainLayout &a);
+void sweep_nested_share(const ChainCall &c, Share &share, Vec *buffer);
+void read_nested_share(const ChainCall &c, Share &share, Vec *buffer);
+
+// Vectors of the buffer of a thread at one temperature.
+inline int64_t chain_vectors(const ChainLayout &a) { return 8 * a.widest; }
 
 }  // namespace mssvm
