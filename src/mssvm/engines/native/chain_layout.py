@@ -24,7 +24,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Record, RecordType, lanes
+from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Function, Record, RecordType, lanes
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
@@ -74,6 +74,36 @@ LAYOUT = RecordType(
         "widest": INT,
         "degree": INT,
     },
+)
+LANES = Function(
+    "mssvm_chain_lanes",
+    at=INTS,
+    back=SHORTS,
+    neighbour=SHORTS,
+    factor=SHORTS,
+    scaled_of=SHORTS,
+    mu_of=SHORTS,
+    weight=FLOATS,
+    upward=MASK,
+    head=INTS,
+    band=INTS,
+    message_at=INTS,
+    read_at=INTS,
+    variable=SHORTS,
+    table_at=INTS,
+    reverse=SHORTS,
+    reverse_read=SHORTS,
+    table=SHORTS,
+    scaled=SHORTS,
+    other=SHORTS,
+    mu=SHORTS,
+    rho=FLOATS,
+    aligned=MASK,
+    tied=MASK,
+    messages=INT,
+    readings=INT,
+    room=INT,
+    threads=INT,
 )
 
 
@@ -173,7 +203,7 @@ class ChainLayout:
     n_partial: int
 
 
-def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainLayout:
+def chain_layout(batch: Batch, instances: Ints, threads: int, hidden: Bools | None = None) -> ChainLayout:
     """The layout of some instances; with a mask ``hidden`` over the batch's variables, for two temperatures.
 
     Messages to hidden variables then have a row for every state of an output.
@@ -181,7 +211,7 @@ def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> 
     made = LayoutBuilder(batch, instances, hidden)
     n_lanes = len(made.heads) * made.width
     sizes = made.n_states, made.n_messages, made.n_shifts, made.n_read, n_lanes, made.n_partial
-    return ChainLayout(made.record, made.tables, made.nested, *sizes)
+    return ChainLayout(made.record(threads), made.tables, made.nested, *sizes)
 
 
 class LayoutBuilder:
@@ -259,8 +289,7 @@ class LayoutBuilder:
         n_levels = int(self.level.max(initial=0)) + 1
         n_bands = int(self.band.max(initial=0)) + 1
         cell = (task * n_levels + self.level) * n_bands + self.band
-        place = self.local * np.int64(len(self.instances)) + self.of
-        order = np.lexsort((place, self.kind, cell)).astype(INDEX)
+        order = _order((self.local, self.kind, cell))  # instances are in order already
         new = np.zeros(len(order), dtype=bool)
         new[:1] = True
         for column in (cell, self.kind):
@@ -366,27 +395,14 @@ class LayoutBuilder:
         where, inverse = _numbered(key)
         sizes = batch.table_sizes[self.factor[where]] if len(where) else NO_INTS
         begin = offsets(sizes + 1)
-        self.scaled = begin[:-1].astype(INDEX)[inverse] if len(where) else NO_INTS
+        self.scaled = begin[:-1].astype(INDEX)[inverse]
         return ScaledTables(at[where], sizes, self.weight[where], begin[:-1], int(begin[-1]))
 
-    @property
-    def record(self) -> Record:
+    def record(self, threads: int) -> Record:
         """The layout as the kernels take it."""
-        batch = self.batch
-        width = self.width
-        back = self.slot[self.reverse]
-        back_lane = self.lane[self.mine[self.reverse]]
         mine = self.mine[self.head_slots]
         other = self.other[self.head_slots]
         partner = self.partner[self.head_slots]
-        upward = self.upward[self.head_slots]
-        band = self.first_band[self.task_of_instance[self.of[mine]]] + self.band[mine]
-        trash = int(self.message_at[-1]) * width + band * self.room
-        trash_read = int(self.read_at[-1]) * width + band * self.room
-        reverse = self._by_lane(self.message_at[back] * width + back_lane, np.int32, trash)
-        readings = np.where(self.upward, self.read_at[back] * width + back_lane, trash_read[self.slot])
-        reverse_read = self._by_lane(readings, np.int32, trash_read)
-        scaled = self._by_lane(self.scaled, np.int32)
         begins = (self.partner < 0) & self.upward
         starting = np.bincount(self.mine[begins], weights=self.weight[begins], minlength=len(self.left))
         return LAYOUT(
@@ -408,48 +424,50 @@ class LayoutBuilder:
             partner=np.where(partner < 0, -1, self.slot[partner]).astype(np.int64),
             other_card=self.card[other],
             transposed=self.transposed[self.head_slots],
-            aligned=self._consecutive(reverse) & (~upward | self._consecutive(reverse_read)),
-            tied=self._constant(scaled),
-            reverse=reverse,
-            reverse_read=reverse_read,
-            table=self._by_lane(batch.table_at[self.factor], np.int32),
-            scaled=scaled,
-            other=self._by_lane(self.variable[self.other], np.int32, 0),
-            mu=self._by_lane(self.mu, np.int32, -1),
-            rho=self._by_lane(self.weight, np.float64),
             hidden=self.hidden[self.heads],
             other_hidden=self.hidden[other],
             shift_at=self.shift_at,
             widest=self.widest,
             degree=int(self.degree.max(initial=0)),
+            **self._by_lane(self.first_band[self.task_of_instance[self.of[mine]]] + self.band[mine], threads),
         )
 
-    def _by_lane(self, values: AnyArray, dtype: Any, empty: int | Ints | None = None) -> AnyArray:
-        """Values by slot and lane; lanes without a variable have ``empty``, one number or one by slot, or else what the
-        first lane has."""
-        if empty is None:
-            empty = values[self.head_slots]
-        out = np.empty((self.n_slots, self.width), dtype=dtype)
-        out[:] = np.reshape(empty, (-1, 1))
-        out = out.ravel()
-        out[self.at] = values
-        return out
+    def _by_lane(self, band: Ints, threads: int) -> dict[str, AnyArray]:
+        """The columns by slot and lane; ``band`` is that of every slot of a group."""
+        size = self.n_slots * self.width
+        names = ("reverse", "reverse_read", "table", "scaled", "other", "mu")
+        columns: dict[str, AnyArray] = {name: np.empty(size, dtype=np.int32) for name in names}
+        columns["rho"] = np.empty(size)
+        columns["aligned"] = np.empty(self.n_slots, dtype=bool)
+        columns["tied"] = np.empty(self.n_slots, dtype=bool)
+        LANES(
+            at=self.at,
+            back=self.reverse,
+            neighbour=self.other,
+            factor=self.factor,
+            scaled_of=self.scaled,
+            mu_of=self.mu,
+            weight=self.weight,
+            upward=self.upward,
+            head=self.head_slots,
+            band=band,
+            message_at=self.message_at[:-1],
+            read_at=self.read_at[:-1],
+            variable=self.variable,
+            table_at=self.batch.table_at,
+            messages=int(self.message_at[-1]) * self.width,
+            readings=int(self.read_at[-1]) * self.width,
+            room=self.room,
+            threads=threads,
+            **columns,
+        )
+        return columns
 
     def _by_group(self, values: AnyArray, empty: float, dtype: Any) -> AnyArray:
         """Values of variables by group and lane; lanes without a variable have ``empty``."""
         out = np.full(len(self.heads) * self.width, empty, dtype=dtype)
         out[self.group * self.width + self.lane] = values
         return out
-
-    def _consecutive(self, places: AnyArray) -> Bools:
-        """Per slot: whether the places of its lanes follow each other, so that one load reads them all."""
-        rows = places.reshape(-1, self.width)
-        return np.asarray((rows == rows[:, :1] + np.arange(self.width)).all(axis=1))
-
-    def _constant(self, places: AnyArray) -> Bools:
-        """Per slot: whether all lanes have the same place."""
-        rows = places.reshape(-1, self.width)
-        return np.asarray((rows == rows[:, :1]).all(axis=1))
 
 
 def _sizes_by_task(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
@@ -471,6 +489,16 @@ def _numbered(keys: Ints) -> tuple[Ints, Ints]:
     first[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last assignment stands: the first place
     used = first >= 0
     return first[used], (np.cumsum(used) - 1)[keys]
+
+
+def _order(keys: tuple[AnyArray, ...]) -> AnyArray:
+    """``np.lexsort`` of whole numbers from 0, by digits of 16 bits: these are sorted in linear time."""
+    out = np.arange(len(keys[0]), dtype=INDEX)
+    for key in keys:
+        for shift in range(0, int(key.max(initial=0)).bit_length(), 16):
+            digit = (key >> key.dtype.type(shift)).astype(np.uint16)
+            out = out[np.argsort(digit[out], kind="stable")]
+    return out
 
 
 def _too_many_messages() -> UnsupportedError:

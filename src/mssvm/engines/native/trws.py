@@ -86,7 +86,7 @@ class ChainPlan:
         self.batch = batch
         self.workers = workers
         self.instances = np.asarray(instances, dtype=np.int64)
-        self.layout = chain_layout(batch, self.instances, hidden)
+        self.layout = chain_layout(batch, self.instances, workers.idle, hidden)
         self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
 
     def factor_weights(self) -> Floats:
