@@ -10,12 +10,15 @@ import pytest
 import mssvm as ms
 
 
+@pytest.mark.parametrize("certified", [False, True])
 @pytest.mark.parametrize("name", ["HCRF", "MSSVM"])
-def test_training_frees_its_blocks_when_it_ends(name: str) -> None:
+def test_training_frees_its_blocks_when_it_ends(name: str, certified: bool) -> None:
     rng = np.random.default_rng(0)
     X = list(rng.normal(size=(2, 6, 6, 2)))
     y = list(rng.integers(-1, 2, (2, 6, 6)))
-    model = getattr(ms, name)(ms.Grid(), missing_label=-1, random_state=0, inference="decompose")
+    model = getattr(ms, name)(
+        ms.Grid(), missing_label=-1, random_state=0, inference=ms.inference.Decompose(certified=certified)
+    )
     model.fit(X, y)
     gc.collect()
     gc.disable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
@@ -35,7 +35,14 @@ def _gap(summary: Mapping[str, Any]) -> str:
     certificate = summary["certificate"]
     if gap > USEFUL * abs(objective) and not summary["negative_gaps"]:
         certificate = f"The certificate is not useful: it leaves a gap of {gap:.4g}."
-    return f"Objective {objective:.6g}. {certificate}"
+    return f"Objective {objective:.6g}. {certificate}{_bound(summary.get('objective_bound', nan))}"
+
+
+def _bound(bound: float) -> str:
+    """A sentence on the upper bound of the objective that exact inference would have; "" where none is known."""
+    if not isfinite(bound):
+        return ""
+    return f" With exact inference the objective at these weights is at most {bound:.6g}."
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:

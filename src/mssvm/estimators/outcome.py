@@ -78,6 +78,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     counts the methods of inference used, and measures how much each hidden state is used given the labels."""
     last = chosen.trace[-1] if chosen.trace else None
     certificate = chosen.certificate
+    bounded = training.upper_bound(chosen)  # first, while messages are those of these weights
     blocks = training.data.summaries(training.problem, chosen.w)
     right = sum(block.right for block in blocks)
     exact = all(block.exact for block in blocks)
@@ -107,6 +108,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "message": chosen.message,
         "certificate": certificate.sentence,
         "augmented": not isinstance(training.plan.objective.loss, Zero),
+        "objective_bound": bounded,
         "gap": float(certificate.gap),
         "certified": bool(certificate.certifies),
         "negative_gaps": int(certificate.negative_gaps),

@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats
-from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.estimators.hooks import FitHooks, HeldOut, TrainingLine
 from mssvm.estimators.outcome import BOUNDED, summary
-from mssvm.estimators.plan import LARGEST_SEED, SMOOTHED, inference_for, n_starts, starts
+from mssvm.estimators.plan import BOUNDED_TOLERANCE, LARGEST_SEED, SMOOTHED, inference_for, n_starts, starts
 from mssvm.estimators.prediction import KnownLabels, agreement, request
 from mssvm.estimators.training_data import FittedData
 from mssvm.inference.base import Planner
 from mssvm.losses import Zero
 from mssvm.models.partial import ActiveWeights
-from mssvm.objectives.problem import Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import Unified
-from mssvm.optim import BCFW, LBFGS, Callback, Checkpoint, Row, Solution, Validation
-from mssvm.optim.solution import best_of
+from mssvm.optim import BCFW, LBFGS, Callback, Checkpoint, Row, Solution, Solver, Validation
+from mssvm.optim.solution import best_of, followed_by
 
 FEW_WEIGHTS = 1000  # for which cutting planes close a gap in tens of rounds
+NO_PRODUCT = "No certified stage: independent variables cannot avoid what the structure forbids."
 NEARLY = 1e-3  # of the objective at weights of zero: what counts as no better
 
 
@@ -60,6 +61,11 @@ class Training:
         self.taken = self.model.take if isinstance(self.model, ActiveWeights) else np.asarray
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
+        if self._certifying and not self._certifiable:
+            raise UnsupportedError(
+                "Decompose(certified=True) is for the unified objective (MSSVM, LSSVM, HCRF and others) with a loss "
+                "over sites, on data in memory; leave it out."
+            )
         self.regulariser = data.regulariser(self.taken)
         if self.center is not None:
             self.regulariser = replace(self.regulariser, center=self.taken(self.center))
@@ -169,9 +175,16 @@ class Training:
         bounded = not exact and self._converges()
         cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
         solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed, bounded)
-        self.calls += 1
         if self.warm:
             solver = solver.for_warm_start()
+        solution = self._solved(problem, w0, solver, first)
+        if self._certifying and not (problem.convex or solution.tally.exact) and solution.outcome.own:
+            return self._certified(solution, solver)
+        return solution
+
+    def _solved(self, problem: Problem, w0: Floats, solver: Solver[Any], first: Evaluation | None) -> Solution:
+        """One run of a solver with the hooks of this training."""
+        self.calls += 1
         for line in self._lines:
             most = solver.limit(problem.temperatures)
             line.begin(most, self._start, self.n_starts, self.data.where, solver.uses_whole_budget)
@@ -186,6 +199,46 @@ class Training:
             first=first,
         )
         return solution
+
+    def _certified(self, solution: Solution, solver: Solver[Any]) -> Solution:
+        """The stage that minimises an upper bound of the true objective, from the weights of the difference of bounds;
+        the lowest bound is kept. Without a finite bound of these weights they are returned as they are."""
+        problem = self.problem.as_certified()
+        w = solution.w
+        try:
+            with ONE_BLAS_THREAD:
+                first = problem.difference(w)
+        except InfeasibleError:
+            return replace(solution, message=f"{solution.message} {NO_PRODUCT}")
+        last_stage = solver if isinstance(solver, LBFGS) else LBFGS(SMOOTHED, tolerance=BOUNDED_TOLERANCE)
+        stage = self._solved(problem, w, last_stage.for_warm_start(), first)
+        began = self.regulariser.value(w) + first.total
+        kept = f"{solution.message} The certified stage began at {began:.6g}. {stage.message}"
+        return replace(followed_by(solution, stage), message=kept, bounded=True)
+
+    def upper_bound(self, chosen: Solution) -> float:
+        """An upper bound of the true objective at the chosen weights, by one evaluation if training did not minimise
+        one; NaN where none is known."""
+        problem = self.problem
+        w = chosen.w
+        if chosen.bounded:
+            return float(chosen.objective)
+        if not self._certifiable or chosen.tally.exact:
+            return float("nan")
+        try:
+            with ONE_BLAS_THREAD:
+                return self.regulariser.value(w) + float(problem.as_certified().difference(w).total)
+        except InfeasibleError:  # independent variables cannot avoid what is forbidden
+            return float("nan")
+
+    @property
+    def _certifying(self) -> bool:
+        return bool(getattr(self.inference, "certified", False))
+
+    @property
+    def _certifiable(self) -> bool:
+        """Whether the sum of an upper bound of U+ and a lower bound of U- can be computed."""
+        return self.plan.strategy is None and bool(getattr(self.problem, "certifiable", False))
 
     def _callback(self) -> Callback | None:
         if self.hooks.callback is None and not self._lines:

@@ -23,6 +23,7 @@ from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Remembering
 from mssvm.inference.base import Inference, Planner
+from mssvm.inference.decomposition.certified import CertifiedPlan
 from mssvm.losses import Zero, ZeroOne
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective
@@ -47,6 +48,7 @@ class TrainingProblem:
     C: float = 1.0
     engine: Engine = field(default_factory=engine_of)
     one_block: bool = False  # the sample is a block of a larger one
+    certified: bool = False  # the loss is an upper bound of the true one
     n_instances: int = field(init=False, repr=False)
     n_weights: int = field(init=False, repr=False)
     temperatures: tuple[float, float] = field(init=False, repr=False)
@@ -141,6 +143,33 @@ class TrainingProblem:
     def likelihood(self) -> TrainingProblem:
         """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""
         return replace(self, objective=hcrf())
+
+    @property
+    def certifiable(self) -> bool:
+        """Whether ``as_certified`` is possible: the unified objective by inference that bounds values from above."""
+        unified = isinstance(self.objective, Unified) and not isinstance(self.objective.loss, ZeroOne)
+        converges: Callable[[Batch], bool] | None = getattr(self.inference, "converges", None)
+        return unified and converges is not None and converges(self.sample.batch)
+
+    def as_certified(self) -> TrainingProblem:
+        """The problem whose loss is an upper bound of the true one: U- is bounded from below where it is not exact.
+
+        It shares blocks and messages with this one.
+        """
+        problem = replace(self, certified=True)
+        blocks = self._blocks
+
+        def certified(block: Block) -> Block:
+            return replace(block, plan=CertifiedPlan(block.plan, block.sample.batch))
+
+        def single(i: int) -> Block:
+            return certified(blocks.single(i))
+
+        shared = SampleBlocks(
+            blocks.planner, [certified(block) for block in blocks.all], lru_cache(MAX_SINGLES)(single)
+        )
+        object.__setattr__(problem, "_blocks", shared)
+        return problem
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum(lambda block: block.plus(w), instances)

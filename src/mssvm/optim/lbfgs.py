@@ -21,7 +21,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Minorised
+from mssvm.objectives.problem import Minorised, Problem
 from mssvm.optim.former_names import former_names
 from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
@@ -48,6 +48,7 @@ APPROXIMATE_TRIALS = 6
 APPROXIMATE_PERIOD = 6
 APPROXIMATE_RISE = 1e-3
 LONGEST_STEP = 3.0  # as a multiple of the longer one of the last two
+CERTIFIED_STEP = 1e-3  # the first step of a certified stage, as a share of the weights it starts from
 GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
 MIN_CURVATURE = 1e-10  # least s.y / y.y of a stored pair
 
@@ -105,6 +106,8 @@ class LBFGS(Solver[LBFGSState]):
         w = run.regulariser.project(run.w0)
         if self.stages(run.problem.temperatures)[0] != run.problem.temperatures:
             run.record(w, run.objective(w)[0])
+        if _certified(run.problem):
+            return LBFGSState(w, np.zeros(0), lengths=(CERTIFIED_STEP * float(np.linalg.norm(w)),))
         return LBFGSState(w, np.zeros(0))
 
     def check(self, run: SolverRun, state: LBFGSState) -> None:
@@ -127,9 +130,10 @@ class LBFGS(Solver[LBFGSState]):
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The last weights where approximate inference was smoothed. There, objectives at the target differ more by the
-        error of inference than by the quality of the weights, and weights of zero have no error."""
+        error of inference than by the quality of the weights, and weights of zero have no error. Certified objectives
+        are above the true one with any error, and the lowest is the best."""
         smoothed = self.stages(run.problem.temperatures)[-1] != run.problem.temperatures
-        return run.chosen(last=smoothed and not run.tally.exact)
+        return run.chosen(last=smoothed and not run.tally.exact and not _certified(run.problem))
 
     def for_warm_start(self) -> Self:
         """The last stage alone."""
@@ -177,7 +181,9 @@ class LBFGS(Solver[LBFGSState]):
         exact = run.tally.exact
         limits = SearchLimits()
         if not exact:
-            limits = SearchLimits(APPROXIMATE_TRIALS, min(self.tolerance, APPROXIMATE_RISE), state.lengths)
+            # Of certified values none is too low, so that a rise is one.
+            rise = 0.0 if _certified(run.problem) else min(self.tolerance, APPROXIMATE_RISE)
+            limits = SearchLimits(APPROXIMATE_TRIALS, rise, state.lengths)
         point = line_search(run.regulariser, evaluate, state.w, state.value, slope, state.pairs, limits)
         if point is not None or (exact and not state.pairs):
             return point
@@ -290,6 +296,11 @@ class LBFGS(Solver[LBFGSState]):
         kind = "Certified" if run.tally.exact else "Estimated (inference was not exact)"
         sentence = f"{kind} by strong convexity: within {gap:.4g} of the minimum. {smoothing}".strip()
         return Certificate(sentence, gap, run.tally.exact, run.negative_gaps, bias)
+
+
+def _certified(problem: Problem) -> bool:
+    """Whether every value is an upper bound of the true one, however inference ended."""
+    return bool(getattr(problem, "certified", False))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Solution:
     """Weights ``w`` and their objective, the trace, the outcome with a ``message``, and the certificate.
 
     ``tally`` counts inference. ``warm`` is what the same solver can start from on a problem with the same convex parts.
+    ``bounded``: the objective is an upper bound of the true one, although inference was approximate.
 
     >>> nothing = ms.solvers.Certificate("No bound is known.")
     >>> found = ms.solvers.Solution(np.zeros(2), 1.5, (), ms.solvers.Outcome.CONVERGED, "Done.", nothing)
@@ -53,6 +54,7 @@ class Solution:
     certificate: Certificate
     warm: dict[str, Any] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
+    bounded: bool = False
 
     @property
     def history(self) -> Any:
@@ -67,6 +69,24 @@ class Solution:
     @property
     def minus_calls(self) -> int:
         return self.trace[-1].minus_calls if self.trace else 0
+
+
+def followed_by(first: Solution, second: Solution) -> Solution:
+    """The second of two runs, of which it continued the first, with the trace of both."""
+    if not first.trace:
+        return second
+    last = first.trace[-1]
+    rows = tuple(
+        row._replace(
+            iteration=row.iteration + len(first.trace),
+            plus_calls=row.plus_calls + last.plus_calls,
+            minus_calls=row.minus_calls + last.minus_calls,
+            seconds=row.seconds + last.seconds,
+            floored=row.floored + last.floored,
+        )
+        for row in second.trace
+    )
+    return replace(second, trace=first.trace + rows)
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:

@@ -34,6 +34,9 @@ class Decompose(Settings):
     tolerance : the bound has converged when a sweep lowers it by at most this, per variable and unit of temperature.
     memory_limit, operations_limit : what exact inference may use on an instance, where it is exact.
     threads : threads of the engine where none is given; results do not depend on it.
+    certified : with missing or hidden labels the difference of two bounds that training minimises is not itself a
+        bound. If True, a second stage starts from its weights, subtracts mean field instead, and minimises what is an
+        upper bound of the true objective. It certifies, and does not predict better.
 
     >>> ms.HCRF(ms.Chain(), inference=ms.inference.Decompose(), random_state=0).fit(X, y).score(X, y)
     1.0
@@ -45,6 +48,7 @@ class Decompose(Settings):
     memory_limit: int = 1 << 30
     operations_limit: float = 1e6
     threads: int = 1
+    certified: bool = False
 
     @cached_property
     def _engine(self) -> Engine:
