@@ -16,6 +16,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference import Decompose, Enumerate, Exact
 from mssvm.inference.decomposition.mean_field import MeanField, coloured
 from mssvm.inference.decomposition.product import product_bound
@@ -237,6 +238,20 @@ def test_the_report_is_one_sentence_where_it_is_a_theorem() -> None:
     assert "at most" not in exact.diagnose()
     messages = ms.HCRF(ms.Grid(), missing_label=-1, random_state=0, inference="propagate", max_iter=3).fit(X, y)
     assert np.isnan(messages.training_["objective_bound"])
+
+
+class Elsewhere(NativeEngine):
+    """The native engine under the name of one that may have a device."""
+
+    name = "torch"
+
+
+def test_the_report_is_left_out_where_training_may_be_on_a_device() -> None:
+    X, y = scribbled(side=8)
+    plain = model("HCRF", False).set_params(engine=Elsewhere()).fit(X, y)
+    assert np.isnan(plain.training_["objective_bound"])
+    staged = model("HCRF", True).set_params(engine=Elsewhere()).fit(X, y)
+    assert staged.training_["objective_bound"] == staged.objective_
 
 
 def test_labels_that_are_all_known_make_the_objective_a_bound() -> None:

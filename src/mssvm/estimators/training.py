@@ -218,12 +218,15 @@ class Training:
 
     def upper_bound(self, chosen: Solution) -> float:
         """An upper bound of the true objective at the chosen weights, by one evaluation if training did not minimise
-        one; NaN where none is known."""
+        one; NaN where none is known.
+
+        Mean field runs on the host, where it may take as long as a training on a device; it is left out there.
+        """
         problem = self.problem
         w = chosen.w
         if chosen.bounded:
             return float(chosen.objective)
-        if not self._certifiable or chosen.tally.exact:
+        if not self._certifiable or chosen.tally.exact or self.plan.engine.name == "torch":
             return float("nan")
         try:
             with ONE_BLAS_THREAD:
