@@ -217,16 +217,14 @@ class Training:
         return replace(followed_by(solution, stage), message=kept, bounded=True)
 
     def upper_bound(self, chosen: Solution) -> float:
-        """An upper bound of the true objective at the chosen weights, by one evaluation if training did not minimise
-        one; NaN where none is known.
-
-        Mean field runs on the host, where it may take as long as a training on a device; it is left out there.
-        """
+        """An upper bound of the true objective at the chosen weights, where it was asked for: by one evaluation if
+        training did not minimise it; NaN where none is known."""
         problem = self.problem
         w = chosen.w
         if chosen.bounded:
             return float(chosen.objective)
-        if not self._certifiable or chosen.tally.exact or self.plan.engine.name == "torch":
+        asked = bool(getattr(self.inference, "certified", False))
+        if not asked or not self._certifiable or chosen.tally.exact:
             return float("nan")
         try:
             with ONE_BLAS_THREAD:
@@ -236,7 +234,7 @@ class Training:
 
     @property
     def _certifying(self) -> bool:
-        return bool(getattr(self.inference, "certified", False))
+        return getattr(self.inference, "certified", False) is True
 
     @property
     def _certifiable(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -35,8 +36,9 @@ class Decompose(Settings):
     memory_limit, operations_limit : what exact inference may use on an instance, where it is exact.
     threads : threads of the engine where none is given; results do not depend on it.
     certified : with missing or hidden labels the difference of two bounds that training minimises is not itself a
-        bound. If True, a second stage starts from its weights, subtracts mean field instead, and minimises what is an
-        upper bound of the true objective. It certifies, and does not predict better.
+        bound. With "report", ``diagnose`` says what the true objective is at most at the weights found. If True, a
+        second stage starts from these weights, subtracts mean field instead, and minimises what is an upper bound of
+        the true objective. It certifies, and does not predict better.
 
     >>> ms.HCRF(ms.Chain(), inference=ms.inference.Decompose(), random_state=0).fit(X, y).score(X, y)
     1.0
@@ -48,7 +50,7 @@ class Decompose(Settings):
     memory_limit: int = 1 << 30
     operations_limit: float = 1e6
     threads: int = 1
-    certified: bool = False
+    certified: bool | Literal["report"] = False
 
     @cached_property
     def _engine(self) -> Engine:
