@@ -55,7 +55,7 @@ DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / 
 RESULTS = Path(__file__).parent / "results"
 LN10 = np.log(10.0)
 DOCS = Path(__file__).parents[1] / "docs"
-SHOWN_PROOF = "pedigree37.Q0.5.I2"
+SHOWN_PROOF = "90-42-5.Q0.5.I1"
 WARM_UP = 2.0
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.
 WRAPPED = (
