@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import native
 
@@ -67,12 +67,22 @@ def build(python: Path, tag: str, folder: Path) -> Path:
     began = time.monotonic()
     run(python, "-m", "build", "--wheel", "--outdir", ROOT / "dist", ROOT, cwd=folder, MSSVM_WHEEL=tag)
     wheel = next((ROOT / "dist").glob(f"mssvm-*-py3-none-{tag}.whl"))
+    compress(wheel)
     size = wheel.stat().st_size
     print(f"{wheel.name}, {size / 1e6:.2f} MB, {time.monotonic() - began:.0f} s", flush=True)
     if size > MOST_BYTES:
         sys.exit(f"The wheel must not be larger than {MOST_BYTES / 1e6:.0f} MB.")
     inspect(wheel, native.PLATFORMS[tag])
     return wheel
+
+
+def compress(wheel: Path) -> None:
+    """Write a wheel again with the best compression, which its build does not offer; its files stay as they are."""
+    unfinished = wheel.with_suffix(".tmp")
+    with ZipFile(wheel) as archive, ZipFile(unfinished, "w") as smaller:
+        for info in archive.infolist():
+            smaller.writestr(info, archive.read(info), ZIP_DEFLATED, compresslevel=9)
+    unfinished.replace(wheel)
 
 
 def build_sources(python: Path, wheel: Path, folder: Path) -> None:
