@@ -12,7 +12,7 @@ import pytest
 import mssvm as ms
 from builders import node_term, table_term
 from loopy import grid, random_graphs, random_mask
-from mssvm.core.errors import UnsupportedError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
@@ -252,6 +252,11 @@ def test_labels_that_are_all_known_make_the_objective_a_bound() -> None:
     assert staged.training_["objective_bound"] <= staged.objective_ * (1.0 + 1e-9)
 
 
+def test_another_choice_is_refused() -> None:
+    with pytest.raises(InputError, match="certified must be True, False or \"report\", not 'yes'"):
+        Decompose(certified="yes")  # type: ignore[arg-type]
+
+
 def test_the_stage_is_for_the_unified_objective() -> None:
     X, y = scribbled()
     with pytest.raises(UnsupportedError, match="unified objective"):
@@ -281,12 +286,13 @@ def test_a_stage_that_was_interrupted_is_resumed_exactly(member: str, tmp_path: 
     assert resumed.objective_ == whole.objective_
 
 
-def test_a_saved_model_keeps_the_choice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("certified", [True, "report"])
+def test_a_saved_model_keeps_the_choice(certified: Any, tmp_path: Path) -> None:
     X, y = scribbled(side=8)
-    staged = model("HCRF", True).fit(X, y)
+    staged = model("HCRF", certified).fit(X, y)
     staged.save(tmp_path / "model.safetensors")
     again = ms.load(tmp_path / "model.safetensors")
-    assert again.inference == Decompose(certified=True)
+    assert again.inference == Decompose(certified=certified)
     assert again.diagnose() == staged.diagnose()
     for one, two in zip(again.predict(X), staged.predict(X), strict=True):
         np.testing.assert_array_equal(one, two)

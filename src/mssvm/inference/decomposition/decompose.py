@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from mssvm.core.checks import shown
+from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
@@ -51,6 +53,10 @@ class Decompose(Settings):
     operations_limit: float = 1e6
     threads: int = 1
     certified: bool | Literal["report"] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.certified, bool) and self.certified != "report":
+            raise InputError(f'certified must be True, False or "report", not {shown(self.certified)}.')
 
     @cached_property
     def _engine(self) -> Engine:

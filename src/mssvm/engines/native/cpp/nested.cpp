@@ -50,14 +50,8 @@ void sweep_nested_share(const ChainCall &c, Share &share, Vec *buffer) {
 }
 
 void read_nested_share(const ChainCall &c, Share &share, Vec *buffer) {
-    by_rule(c, [&](auto rule) {
-        constexpr Rule sums = decltype(rule)::value;
-        if constexpr (sums != Rule::maxima) {
-            share.forward([&](int64_t g) {
-                with_states<sums>(c, g, buffer, [&](auto chains) { chains.read(g); });
-            });
-            add_readings(c, share);
-        }
+    read_groups(c, share, [&](auto rule, int64_t g) {
+        with_states<decltype(rule)::value>(c, g, buffer, [&](auto chains) { chains.read(g); });
     });
 }
 

@@ -655,15 +655,7 @@ private:
     }
 
     template <class Work> INLINE void with_table(int64_t s, Work work) {
-        const int32_t *at = a_.table.data + s * L;
-        const double *tables = call_.tables.data;
-        if (a_.tied[s]) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
-        else
-            work([=](int64_t entry) ALWAYS {
-                Vec v;
-                for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
-                return v;
-            });
+        with_lanes(call_.tables.data, a_.table.data + s * L, a_.tied[s], work);
     }
 
     // Marginals of the factor to an earlier neighbour, after marginals() of its chain here.

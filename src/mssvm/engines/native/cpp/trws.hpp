@@ -85,6 +85,17 @@ struct ChainCall {
     int64_t ready;  // for two temperatures: messages from later variables are up to date with the shifts
 };
 
+// work(table) with the tables that begin at at[lane]; `tied` lanes have the same one.
+template <class Work> INLINE void with_lanes(const double *tables, const int32_t *at, bool tied, Work work) {
+    if (tied) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
+    else
+        work([=](int64_t entry) ALWAYS {
+            Vec v;
+            for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
+            return v;
+        });
+}
+
 // Where the marginals of a slot are summed.
 inline double *sums_at(const ChainCall &c, int64_t mu) {
     return mu < c.mu_tables.size ? c.mu_tables.data + mu : c.partial.data + (mu - c.mu_tables.size);
@@ -270,13 +281,7 @@ private:
     template <class Work> INLINE void with_table(int64_t s, Work work) const {
         const int32_t *at = (rule == Rule::scaled ? a_.scaled.data : a_.table.data) + s * L;
         const double *tables = rule == Rule::scaled ? call_.scaled.data : call_.tables.data;
-        if (a_.tied[s]) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
-        else
-            work([=](int64_t entry) ALWAYS {
-                Vec v;
-                for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
-                return v;
-            });
+        with_lanes(tables, at, a_.tied[s], work);
     }
 
     // The message of slot s, normalised to a largest entry of zero; returns what was subtracted if `measure`, else any

@@ -243,6 +243,16 @@ inline void add_readings(const ChainCall &c, Share &share) {
     });
 }
 
+// Marginals and residuals of a share by read(rule, group); maxima have none.
+template <class Read> void read_groups(const ChainCall &c, Share &share, Read read) {
+    by_rule(c, [&](auto rule) {
+        if constexpr (decltype(rule)::value != Rule::maxima) {
+            share.forward([&](int64_t g) { read(rule, g); });
+            add_readings(c, share);
+        }
+    });
+}
+
 // Runs the tasks of all works, the most expensive first.
 inline void run_tasks(std::vector<TaskWork> works, int64_t most_threads) {
     std::stable_sort(works.begin(), works.end(),
