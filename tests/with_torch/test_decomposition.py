@@ -252,3 +252,14 @@ def test_status_says_what_is_left_to_the_host(n_states: int, device: str) -> Non
     status = settings.plan(batch, TorchEngine(device)).bind(query, 0.5, 1.0)(theta).status
     left = device != "cpu" and n_states > 8
     assert status.method == ("decomposition bound on the host" if left else "decomposition bound",)
+
+
+@pytest.mark.parametrize("certified", ["report", True])
+def test_certified_training_reads_scores_and_marginals_of_the_device(certified: Any) -> None:
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(12, 12, 2)) for _ in range(4)]
+    y = [np.where(rng.random((12, 12)) < 0.4, x[..., 0] > 0, -1) for x in X]
+    inference = ms.inference.Decompose(certified=certified)
+    fitted = ms.HCRF(ms.Grid(), missing_label=-1, random_state=0, engine="torch", inference=inference).fit(X, y)
+    bound = fitted.training_["objective_bound"]
+    assert bound > fitted.objective_ if certified == "report" else bound == fitted.objective_
