@@ -26,7 +26,7 @@ def reproduce(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=2, help="Trials of every experiment; else the protocol's.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"Few trials: up to {QUICK_MINUTES:g} minutes of processor time.")
+        bool, typer.Option("--quick", help=f"Few trials: about {QUICK_MINUTES:g} minutes of processor time.")
     ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     out: Annotated[Path, typer.Option(help="Where trials, results.json and report.html go.")] = Path("reproduction"),
