@@ -8,6 +8,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -60,9 +61,9 @@ def reproduce(
     console = console or Console(stderr=True)
     chosen = list(dict.fromkeys(names)) or list(EXPERIMENTS)
     if protocol.quick and not names and protocol.trials is None:
-        minutes = QUICK_MINUTES / min(jobs, os.cpu_count() or 1)
+        minutes = ceil(QUICK_MINUTES / min(jobs, os.cpu_count() or 1))
         console.print(
-            f"All experiments with few trials: about {QUICK_MINUTES:g} minutes of processor time, {minutes:.0f} "
+            f"All experiments with few trials: about {QUICK_MINUTES:g} minutes of processor time, {minutes} "
             f"minutes with {jobs} process{'es' if jobs > 1 else ''}. Ctrl-C writes the report of what is there."
         )
     with _progress(console) as progress:

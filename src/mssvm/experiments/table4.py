@@ -28,6 +28,7 @@ from mssvm.structures import GraphModel
 NAME = "table4"
 PATCH = "patch"
 MARGINALS = "H marginals"
+IMAGES = {"all": "all images", "fold": "training fold"}  # whose patches make the codebook
 TITLES = NAMES | {PATCH: "single patches", MARGINALS: "HCRF by max-marginals"}
 PAPER = {
     "M": (72.4, 89.7, 88.3, 71.9, 70.8),
@@ -212,8 +213,7 @@ def _table(settings: Params, trials: Trials, where: Params) -> Table:
         [f"paper {NAMES[m]}", *[f"{v:.1f}" for v in values], f"{np.mean(values):.1f}", ""]
         for m, values in PAPER.items()
     ]
-    images = "all images" if where["codebook"] == "all" else "the training fold"
-    caption = f"{where['solver']}; codebook on {images}; {len(total)} test images"
+    caption = f"{where['solver']}; codebook on {IMAGES[where['codebook']]}; {len(total)} test images"
     return Table(caption, ["", *CATEGORIES, "mean", "all"], rows, strong=frozenset(range(n, len(rows))))
 
 
@@ -252,7 +252,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
             parts = 100 * (gap + len(total) * (more - gap * total) / whole)
             labels = [f"{category}, MSSVM - {NAMES[member]}" for category in CATEGORIES]
             columns = zip(labels, parts.T.tolist(), strict=True)
-            name = f"{where['solver']}, codebook {where['codebook']}"
+            name = f"{where['solver']}, {IMAGES[where['codebook']]}"
             by_cell[name] = [Differences(label, dict(enumerate(column))) for label, column in columns]
         text = f"MSSVM is more accurate than {NAMES[member]} over the MSRC categories."
         paper = float(np.mean(PAPER["M"]) - np.mean(PAPER[member]))
