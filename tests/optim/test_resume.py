@@ -14,7 +14,19 @@ import numpy as np
 import pytest
 
 from mssvm.core.errors import InputError
-from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, Outcome, Row, Solution, Subgradient, Validation, random_start
+from mssvm.optim import (
+    BCFW,
+    CCCP,
+    LBFGS,
+    Checkpoint,
+    Outcome,
+    Regulariser,
+    Row,
+    Solution,
+    Subgradient,
+    Validation,
+    random_start,
+)
 from optim.kill_and_resume import SOLVERS, task
 from optim_problems import Toy
 
@@ -162,6 +174,8 @@ def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
         Subgradient(max_iter=3).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="another solver, problem or start"):
         Subgradient(max_iter=2).minimize(problem, w0 + 1e-9, checkpoint=file)
+    with pytest.raises(InputError, match="another solver, problem or start"):
+        Subgradient(max_iter=2).minimize(problem, w0, regulariser=Regulariser(center=w0), checkpoint=file)
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be read"):
         Subgradient(max_iter=2).minimize(problem, w0, checkpoint=file)

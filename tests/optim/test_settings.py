@@ -195,3 +195,45 @@ def test_former_names_of_the_budget_warn(solver: Any, former: str) -> None:
     with pytest.warns(FutureWarning, match=f"is now {solver.__name__}\\(max_iter="):
         assert solver().set_params(**{former: 8}).max_iter == 8
     assert former not in repr(given) and former not in given.get_params()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_the_least_of_a_regulariser_and_a_slope_by_scipy(bounded: bool) -> None:
+    rng = np.random.default_rng(0)
+    n = 6
+    slope = 3.0 * rng.normal(size=n)
+    mask = np.arange(n) % 2 == 0 if bounded else None
+    bounds = [(0.0 if bounded and k % 2 == 0 else None, None) for k in range(n)]
+    for center in (None, 2.0 * rng.normal(size=n)):
+        regulariser = Regulariser(strength=rng.uniform(0.5, 2.0, n), nonnegative=mask, center=center)
+
+        def objective(w: Any, regulariser: Regulariser = regulariser) -> float:
+            return regulariser.value(w) + float(slope @ w)
+
+        found = scipy_minimize(objective, np.ones(n), bounds=bounds, method="L-BFGS-B", options={"ftol": 1e-15})
+        assert regulariser.least_with(slope) == pytest.approx(found.fun, abs=1e-6)
+
+
+@pytest.mark.parametrize("max_iter", [1, 4, 7])
+def test_bcfw_runs_no_more_passes_than_it_may(max_iter: int) -> None:
+    problem = Toy.draw()
+    visits: list[int] = []
+    atom = Toy.atom
+
+    class Counting(Toy):
+        def atom(self, w: Any, i: int) -> Any:
+            visits.append(i)
+            return atom(self, w, i)
+
+    counting = Counting(**{name: getattr(problem, name) for name in problem.__dataclass_fields__})
+    solver = BCFW(max_iter=max_iter, tolerance=1e-15, cached_passes=0)
+    found = solver.minimize(counting, np.zeros(problem.n_weights))
+    assert f"All {max_iter} passes were run" in found.message
+    assert len(visits) <= (1 + max_iter) * problem.n_instances
+
+
+def test_bcfw_mixes_planes_in_two_slots_and_refuses_one() -> None:
+    found = BCFW(n_planes=2, tolerance=1e-3).minimize(Toy.draw(), np.zeros(Toy.draw().n_weights))
+    assert "duality gap fell" in found.message
+    with pytest.raises(InputError, match="n_planes >= 2"):
+        BCFW(n_planes=1)

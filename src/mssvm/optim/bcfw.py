@@ -1,8 +1,9 @@
 """Block-coordinate Frank-Wolfe on a convex problem, whose "labels" are pairs (y, q(h)) with loss Delta + eps H(q).
 
 The oracle at w gives a plane of one instance: plus_i(w') >= Phi mu.w' + b, equal at w. Each instance keeps a few
-planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r (max(v, 0) / r where
-weights stay >= 0: the multipliers of that constraint are one more block, solved after every step). A step on instance i
+planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r, with u the slope of the
+subtracted part and r the strengths of the regulariser (``dual``). Where weights stay >= 0, w = max(v, 0) / r: the
+multipliers of that constraint are one more block, solved after every step. A step on instance i
 moves weight among its planes, always from the lowest in use (a) to the highest (s):
 
     score_k = mu_k.Phi'w + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |Phi (mu_s - mu_a)|^2_{1/r}))
@@ -86,8 +87,10 @@ class BCFW(Solver[BCFWState]):
     warm: ClassVar[tuple[str, ...]] = ("planes", "offsets", "alpha", "used", "products")
 
     def __post_init__(self) -> None:
-        if min(self.max_iter, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
-            raise InputError("BCFW needs max_iter, n_planes and check_every >= 1, and cached_passes >= 0.")
+        if min(self.max_iter, self.check_every) < 1 or self.cached_passes < 0:
+            raise InputError("BCFW needs max_iter and check_every >= 1, and cached_passes >= 0.")
+        if self.n_planes < 2:
+            raise InputError("BCFW needs n_planes >= 2: a new plane, and one that mixes those before.")
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
@@ -138,7 +141,7 @@ class BCFW(Solver[BCFWState]):
 
     def step(self, run: SolverRun, state: BCFWState) -> None:
         form = ConvexForm(run.regulariser, state.u, state.constant)
-        for _ in range(self.check_every):
+        for _ in range(min(self.check_every, self.max_iter - state.n_pass)):
             n = run.problem.n_instances
             for i in _draw(state.gaps, n, state.rng):
                 self._visit(run, state, form, int(i), oracle=True)
@@ -193,7 +196,8 @@ class BCFW(Solver[BCFWState]):
         enough = max(HIT_OWN * state.gaps[i], HIT_MEAN * float(state.gaps.mean()))
         if oracle and c * (float(scores.max()) - mixed) < enough:
             value, mu = run.atom(w, i)
-            run.negative_gaps += impossible(value - mixed, value)
+            if impossible(value - mixed, value):
+                run.negative_gaps += 1
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
                 self._store(run, state, form.r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))

@@ -133,7 +133,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         for _ in range(TURNS):
             q = state.b + state.a @ ((form.u + multipliers) / form.r)
             state.alpha, solved = solve_simplices(state.H, q, state.group, state.alpha)
-            state.n_failed += not solved
+            if not solved:
+                state.n_failed += 1
             v = form.u - state.alpha @ state.a
             before = multipliers
             multipliers = form.regulariser.project(v) - v
@@ -168,7 +169,9 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     def _drop(self, state: CuttingPlaneState) -> None:
         """Drop planes that had no weight for too long; one plane of each group has weight, so no group empties."""
         state.idle = np.where(state.alpha > 0, 0, state.idle + 1)
-        max_idle = self.max_idle or (MAX_IDLE_N_SLACK if self.n_slack else MAX_IDLE)
+        max_idle = MAX_IDLE_N_SLACK if self.n_slack else MAX_IDLE
+        if self.max_idle is not None:
+            max_idle = self.max_idle
         keep = state.idle <= max_idle
         if keep.all():
             return

@@ -124,9 +124,12 @@ class LBFGS(Solver[LBFGSState]):
         return list(stages)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
-        """Every stage but that at the target itself also records where it ends."""
+        """A stage at other temperatures than the target also records the objective at the target where it ends."""
         stages = self.stages(temperatures)
-        return len(stages) * (self.max_iter + (stages[0] != temperatures))
+        rows_of_stage = self.max_iter
+        if stages[0] != temperatures:
+            rows_of_stage += 1
+        return len(stages) * rows_of_stage
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The last weights where approximate inference was smoothed. There, objectives at the target differ more by the

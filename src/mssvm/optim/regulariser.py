@@ -69,13 +69,18 @@ class Regulariser:
 
     def least_with(self, slope: Floats) -> float:
         """min over w of R(w) + slope @ w; -inf where a weight without a penalty has a slope."""
+        r = self.strengths(len(slope))
+        constant = 0.0
+        if self.center is not None:
+            # r (w - c)^2 / 2 + s w = r w^2 / 2 + (s - r c) w + r c^2 / 2
+            constant = 0.5 * float(np.sum(r * self.center**2))
+            slope = slope - r * self.center
         pull = np.maximum(np.abs(slope) - self.absolute, 0.0)
         if self.nonnegative is not None:
             pull = np.where(self.nonnegative & (slope > 0), 0.0, pull)
-        r = self.strengths(len(slope))
         if np.any((r == 0) & (pull > 0)):
             return -np.inf
-        return -0.5 * float(np.sum(np.divide(pull**2, r, out=np.zeros(len(slope)), where=r > 0)))
+        return constant - 0.5 * float(np.sum(np.divide(pull**2, r, out=np.zeros(len(slope)), where=r > 0)))
 
     def gradient(self, w: Floats) -> Floats:
         """Gradient of the squares; ``stationarity`` adds the subgradient of the absolute values."""

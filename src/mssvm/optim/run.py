@@ -151,7 +151,8 @@ class SolverRun:
         )
         self.rows.append(row)
         self.last_w = w.copy()
-        self.negative_gaps += impossible(gap, objective)
+        if impossible(gap, objective):
+            self.negative_gaps += 1
         if not np.isfinite(objective):
             raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {iteration}.")
         if at_target and objective < self.best.objective:
@@ -230,7 +231,10 @@ class SolverRun:
         sizes = (p.n_instances, p.n_weights, p.temperatures)
         bounded = self.regulariser.project(np.full(p.n_weights, -1.0))
         absolute = np.asarray(self.regulariser.absolute)
-        return digest(solver, sizes, self.w0, self.strengths, absolute, bounded, p.scale, p.log_outputs, p.n_sites)
+        parts = [solver, sizes, self.w0, self.strengths, absolute, bounded, p.scale, p.log_outputs, p.n_sites]
+        if self.regulariser.center is not None:
+            parts.append(self.regulariser.center)
+        return digest(*parts)
 
     @cached_property
     def probe(self) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import ceil
 from time import monotonic
 from typing import Any, ClassVar, Self
 
@@ -163,8 +164,8 @@ class Subgradient(Solver[SubgradientState]):
     def limit(self, temperatures: tuple[float, float]) -> int:
         """The last epoch records its mean too, and trials of rates the start."""
         if self.full_batch:
-            return self.max_iter + (self.rate is None)
-        return -(-self.max_iter // self.evaluate_every) + self.average
+            return self.max_iter + int(self.rate is None)
+        return ceil(self.max_iter / self.evaluate_every) + int(self.average)
 
     @property
     def uses_whole_budget(self) -> bool:
