@@ -239,6 +239,13 @@ class TestTraining:
         by_hand = ms.CRF(**QUICK).fit(X, Y, sample_weight=weight)
         np.testing.assert_allclose(ms.CRF(class_weight=heavy, **QUICK).fit(X, Y).coef_, by_hand.coef_)
 
+    @pytest.mark.parametrize("loss", ["zero-one", "spans"])
+    def test_class_weights_are_refused_by_losses_that_are_no_sum_over_sites(self, loss):
+        structure = ms.Segments(max_length=3) if loss == "spans" else ms.Chain()
+        with pytest.raises(UnsupportedError, match="is no sum over sites"):
+            ms.SSVM(structure, loss=loss, class_weight={"a": 4.0}, **QUICK).fit(X, Y)
+        ms.SSVM(structure, loss=loss, class_weight=dict.fromkeys("abc", 1.0), **QUICK).fit(X, Y)
+
     def test_balanced_is_the_dict_it_stands_for(self):
         flat = np.concatenate(Y)
         weights = {c: len(flat) / (3 * np.sum(flat == c)) for c in "abc"}

@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
@@ -23,7 +23,8 @@ class Loss(Protocol):
     """Delta as potentials: the cost of a prediction, given the states that the labels admit.
 
     A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared. An
-    ``ExpectedLoss``, as all losses of this package are, can also be minimised in expectation.
+    ``ExpectedLoss`` can also be minimised in expectation, as ``decode="marginal"`` does; so can all losses of this
+    package but ``SpanLoss`` and ``ZeroOne``.
 
     >>> class Half:                                                                # of what Hamming counts
     ...     def delta(self, batch, output, truth, site_weight):
@@ -45,6 +46,15 @@ class TiedInputs(Protocol):
     """Inputs of a model whose factors may share tables."""
 
     def untied(self) -> Self: ...
+
+
+def refuse_site_weights(name: str, output: Bools, site_weight: Floats) -> None:
+    """An error unless all outputs weigh 1, for losses that are no sum over sites and would ignore other weights."""
+    if np.any(site_weight[output] != 1.0):
+        raise UnsupportedError(
+            f"the loss {name} is no sum over sites, so sites and classes have no weights in it; leave class_weight "
+            "and site_weight out, or use 'hamming'."
+        )
 
 
 InputsT = TypeVar("InputsT", bound=TiedInputs)

@@ -46,7 +46,7 @@ class WeightedHamming(ScaledLoss):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
-    vector, for models whose outputs differ in it. ``scale`` and ``normalize`` as in ``Hamming``.
+    vector, for models whose outputs differ in their numbers of states. ``scale`` and ``normalize`` as in ``Hamming``.
 
     >>> loss = ms.losses.WeightedHamming([5.0, 1.0, 1.0])                          # a B that is missed costs 5
     >>> ms.SSVM(ms.Chain(), loss=loss).fit(X, y).score(X, y)
@@ -85,8 +85,10 @@ class WeightedHamming(ScaledLoss):
     def _over_sites(
         self, batch: Batch, output: Bools, site_weight: Floats, rows: Callable[[Ints, Floats], Floats]
     ) -> Potentials:
-        """Potentials of ``rows(at, cost)``, which is called for each number of states with the entries ``at`` of the
-        outputs that have it (outputs, states) and their cost matrix."""
+        """Potentials from ``rows(at, cost)``, the costs (outputs, states) of all outputs with one number of states.
+
+        ``at`` are the entries of their states, ``cost`` is their cost matrix.
+        """
         unary = np.zeros(batch.n_states)
         scale = site_weight * self.per_variable(batch, output)
         for card in np.unique(batch.cards[output]).tolist():

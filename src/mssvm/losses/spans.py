@@ -17,7 +17,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials
 from mssvm.core.segments import SegmentLayout, SpanPotentials, Spans
 from mssvm.core.topology import Batch
-from mssvm.losses.base import ScaledLoss
+from mssvm.losses.base import ScaledLoss, refuse_site_weights
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class SpanLoss(ScaledLoss):
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         if self.layout is None:
             raise InputError("SpanLoss is for the structure Segments; use 'hamming' with others.")
+        refuse_site_weights("SpanLoss", output, site_weight)
         unary = np.zeros(batch.n_states)
         per_instance = self._per_instance(batch, output)
         columns: list[tuple[int, int, int, int]] = []
@@ -50,6 +51,9 @@ class SpanLoss(ScaledLoss):
             cost = float(per_instance[b])
             inside = boundary[:, 0] & ~boundary[:, 1]
             starts = at + 1 + 2 * np.arange(n)
+            # A segment is wrong if it begins inside a span, or at the first site of one. Every segmentation begins a
+            # segment at the first site, so that boundary holds the constant: all spans are missed. A segment that
+            # equals a span takes both costs back.
             unary[starts[inside]] = cost
             unary[starts[[start for start, _, _ in spans]]] = cost
             unary[starts[0]] += cost * len(spans)

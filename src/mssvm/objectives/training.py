@@ -103,19 +103,19 @@ class TrainingProblem:
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
         """The same problem at other temperatures, cached with its bound blocks."""
-        first = self._first() or self
-        cache = first._at_temperatures
+        owner = self._cache_owner() or self
+        cache = owner._at_temperatures
         if (eps_y, eps_h) not in cache:
             problem = replace(self, objective=self.objective.at(eps_y, eps_h))
             # The blocks do not depend on the temperatures.
             object.__setattr__(problem, "_blocks", self._blocks)
-            object.__setattr__(problem, "_first", ref(first))
+            object.__setattr__(problem, "_cache_owner", ref(owner))
             cache[eps_y, eps_h] = problem
         return cache[eps_y, eps_h]
 
     @cached_property
-    def _first(self) -> ref[TrainingProblem]:
-        """The problem whose cache holds this one, as a weak reference, so that blocks are freed when training ends."""
+    def _cache_owner(self) -> ref[TrainingProblem]:
+        """A weak reference to the problem whose cache holds this one, so that blocks are freed when training ends."""
         return ref(self)
 
     @cached_property
@@ -233,7 +233,7 @@ class TrainingProblem:
     @cached_property
     def _blocks(self) -> SampleBlocks:
         planner = Planner(self.inference, self.engine)
-        bare = replace(self)  # without the blocks, which would otherwise contain themselves
+        bare = replace(self)  # a copy without blocks: the blocks below would otherwise keep themselves alive
 
         def single(i: int) -> Block:
             return bare._block(np.array([i]), planner)

@@ -24,8 +24,9 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats
 from mssvm.core.potentials import Belief, Potentials, Status
 from mssvm.core.power import power_sum
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines.base import BoundQuery, Plan
+from mssvm.losses.base import refuse_site_weights
 from mssvm.objectives.base import Parts
 from mssvm.objectives.sample import Sample
 
@@ -70,6 +71,7 @@ class ZeroOneParts(Parts):
         cls, sample: Sample, delta: Potentials, plan: Plan, eps_y: float, eps_h: float, scale: float
     ) -> ZeroOneParts:
         """All masks bound to the plan; ``delta`` is what else the labelling costs, as tables."""
+        refuse_site_weights("ZeroOne", sample.query.output, sample.site_weight)
         batch = sample.batch
         admitted = sample.truth | ~sample.query.output[batch.state_var]
         everywhere = np.ones(len(batch), dtype=bool)
@@ -107,17 +109,14 @@ def first_errors(batch: Batch, allowed: Bools, admitted: Bools) -> list[tuple[Bo
     position = np.arange(len(sites)) - np.searchsorted(owners, owners)
     out = []
     for k in range(int(position.max(initial=-1)) + 1):
-        here = sites[position == k]
-        has_site = np.zeros(len(batch), dtype=bool)
-        has_site[batch.owner[here]] = True
-        before = np.zeros(batch.n_vars, dtype=bool)
-        before[sites[position < k]] = True
-        at = np.zeros(batch.n_vars, dtype=bool)
-        at[here] = True
-        mask = np.where(before[batch.state_var], admitted, True)
-        mask = np.where(at[batch.state_var], ~admitted, mask)
-        unused = ~has_site[batch.owner]
-        out.append((mask | unused[batch.state_var], has_site))
+        wrong_sites = sites[position == k]
+        has_site = mask_from_indices(batch.owner[wrong_sites], len(batch))
+        is_before = mask_from_indices(sites[position < k], batch.n_vars)
+        is_wrong = mask_from_indices(wrong_sites, batch.n_vars)
+        mask = np.where(is_before[batch.state_var], admitted, True)
+        mask = np.where(is_wrong[batch.state_var], ~admitted, mask)
+        is_unused = ~has_site[batch.owner]
+        out.append((mask | is_unused[batch.state_var], has_site))
     return out
 
 
