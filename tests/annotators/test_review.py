@@ -121,3 +121,12 @@ def test_training_on_votes_resumes_where_it_was_stopped(tmp_path: Path) -> None:
     assert n_rounds == clf.training_["rounds"]
     assert np.array_equal(resumed.coef_, whole.coef_)
     assert np.array_equal(resumed.confusion_.log_tables, whole.confusion_.log_tables)
+
+
+def test_single_labels_are_no_neighbours() -> None:
+    """Every instance is one site: doubts about consecutive instances are all listed."""
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(3, 2)) for _ in range(12)]
+    votes = [{"ann": "a", "bob": "b"} if b < 6 else {"ann": "a", "bob": "a"} for b in range(12)]
+    clf = ms.HCRF(ms.SequenceLabel(hidden=2), annotators=Annotators(max_iter=2, tol=1.0), random_state=0).fit(X, votes)
+    assert sorted(doubt.instance for doubt in review(clf, X, votes).doubts) == [0, 1, 2, 3, 4, 5]

@@ -147,3 +147,13 @@ def test_spans_beside_missing_tags_do_not_count() -> None:
     assert determined_spans([None, "B-X", "O"]) == [(1, 2, "X")]
     assert determined_spans(["B-X", {"I-X", "O"}]) == []
     assert determined_spans(["B-X", "I-X"]) == [(0, 2, "X")]
+
+
+@pytest.mark.parametrize(("coverage", "n"), [(0.9, 9), (0.8, 4), (0.95, 19), (0.7, 3)])
+@pytest.mark.parametrize("unit", ["item", "instance"])
+def test_exactly_as_many_instances_as_the_promise_needs(coverage: float, n: int, unit: str) -> None:
+    """alpha n - (1 - alpha) = 0 up to rounding: no miss is allowed, and the threshold is the largest score."""
+    n_needed = round(coverage / (1.0 - coverage))
+    scores = np.arange(float(n_needed))
+    assert threshold(scores, np.arange(n_needed), 1.0 - coverage, unit) == (n_needed - 1.0 if n_needed >= n else np.inf)
+    assert threshold(scores[1:], np.arange(n_needed - 1), 1.0 - coverage, unit) == np.inf

@@ -55,6 +55,11 @@ def test_impossible_depths_of_pictures(depth: int) -> None:
         decode(picture(2, 2, depth, data=bytes(6)), "p.png")
 
 
+def test_impossible_colour_types_of_pictures() -> None:
+    with pytest.raises(InputError, match="damaged or no PNG"):
+        decode(picture(2, 2, colour=5, data=bytes(6)), "p.png")
+
+
 @pytest.mark.parametrize(("width", "height"), [(0, 4), (4, 0), (0, 0)])
 def test_pictures_without_pixels(width: int, height: int) -> None:
     with pytest.raises(InputError, match="damaged or no PNG"):

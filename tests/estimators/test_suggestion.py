@@ -98,3 +98,10 @@ def test_random_choice_is_repeatable_and_settings_are_checked(chains: Any) -> No
     for settings, words in (({"by": "luck"}, "by must be"), ({"unit": "word"}, "unit must be"), ({"n": 0}, "n must")):
         with pytest.raises(InputError, match=words):
             clf.suggest(X, **settings)
+
+
+def test_instances_without_sites_are_not_suggested(chains: Any) -> None:
+    clf, X, _ = chains
+    with_empty = [X[0], np.zeros((0, 3)), X[1], np.zeros((0, 3))]
+    for by in ("margin", "random"):
+        assert {s.instance for s in clf.suggest(with_empty, n=4, unit="instance", by=by)} == {0, 2}

@@ -321,3 +321,15 @@ def test_suggestions_in_long_files_are_of_a_sample(tmp_path: Path, monkeypatch: 
         project.record({"kind": "class", "name": f"class {project.version}"})
     assert 0 not in items, "its words have labels"
     assert len(items) > 3, "another sample after every change"
+
+
+def test_a_raster_is_that_of_the_marks_as_they_are_now(tmp_path: Path) -> None:
+    """Marks that were undone and forgotten leave nothing behind, even if a new mark takes the memory of an old one."""
+    project = PictureProject(two_colours(tmp_path))
+    for k in range(200):
+        event = stroke(k % 2, (10 + k % 40, 20), radius=2.0)
+        project.record(event)
+        covered = covered_pixels(event, project.raster(0).shape)
+        assert np.array_equal(project.raster(0), np.where(covered, k % 2, -1))
+        project.record({"kind": "undo"})
+        project.history.undone.clear()

@@ -117,10 +117,11 @@ def _doubts(
         if len(out) == n:
             break
         instance = int(np.searchsorted(first_site, site, side="right")) - 1
-        if taken & {site - 1, site + 1}:
-            taken.add(site)
-            continue
+        inside = range(int(first_site[instance]), int(first_site[instance + 1]))
+        has_taken_neighbour = any(other in inside and other in taken for other in (site - 1, site + 1))
         taken.add(site)
+        if has_taken_neighbour:
+            continue
         given: dict[Hashable, Any] = {}
         for k in by_site[np.searchsorted(site_of, site) : np.searchsorted(site_of, site, side="right")].tolist():
             members = [plain(classes[c]) for c in votes.label[votes.ptr[k] : votes.ptr[k + 1]].tolist()]

@@ -23,6 +23,7 @@ from mssvm.core.checks import number
 from mssvm.core.errors import InputError
 
 UNITS = ("item", "instance")
+ROUNDING = 1e-12  # tolerance of a number of misses, relative to their budget
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,19 @@ def threshold(scores: Floats, instance: Ints, alpha: float, unit: str) -> float:
         return np.inf
     if unit == "item":
         weight = np.ones(len(scores))
-        allowed = alpha * len(scores) - (1.0 - alpha) * n_items.max()
+        budget = alpha * len(scores)
+        bound = (1.0 - alpha) * n_items.max()
     else:
         weight = 1.0 / n_items[owner]
-        allowed = alpha * len(n_items) - (1.0 - alpha)
+        budget = alpha * len(n_items)
+        bound = 1.0 - alpha
+    # Rounding must not turn a budget of exactly k misses into one of k - 1, nor one of no misses into too little data.
+    allowed = budget - bound + ROUNDING * budget
     if allowed < 0.0:
         return np.inf
     order = np.argsort(-scores, kind="stable")
     missed = np.cumsum(weight[order])
-    # Rounding must not turn a budget of exactly k misses into one of k - 1.
-    n_missed = int(np.searchsorted(missed, allowed * (1.0 + 1e-12), side="right"))
+    n_missed = int(np.searchsorted(missed, allowed, side="right"))
     if n_missed == len(scores):
         return -np.inf
     return float(scores[order[n_missed]])

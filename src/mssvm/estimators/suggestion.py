@@ -23,6 +23,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count
 from mssvm.core.entropy import entropy
 from mssvm.core.errors import InputError
+from mssvm.core.topology import counts
 from mssvm.structures.encoded import Encoded
 
 UNITS = ("site", "instance")
@@ -100,8 +101,9 @@ class Pool:
         return self._sites(gains, n, spacing, diverse=by != "random")
 
     def _instances(self, gains: Floats, n: int, by: str, rng: np.random.RandomState) -> list[Suggestion]:
+        # The zero at the end is for instances without sites: reduceat gives them the entry after them.
         sums = np.add.reduceat(np.append(gains, 0.0), self.ptr[:-1]) * (np.diff(self.ptr) > 0)
-        unknown = np.add.reduceat(np.append(~self.known, False).astype(np.int64), self.ptr[:-1])
+        unknown = counts(~self.known, self.ptr)
         if by == "random":
             sums = rng.rand(len(sums))
         candidates = np.flatnonzero(unknown > 0)

@@ -47,7 +47,7 @@ class PictureProject(Project):
     def __init__(self, folder: Path) -> None:
         self.folder = folder if folder.is_dir() else folder.parent
         self.paths = pictures_in(folder)
-        self._rasters: OrderedDict[tuple[int, str | None], tuple[tuple[int, ...], Ints]] = OrderedDict()
+        self._rasters: OrderedDict[tuple[int, str | None], tuple[list[Event], Ints]] = OrderedDict()
         self.features = lru_cache(CACHED)(self._features)
         self.coarse_features = lru_cache(CACHED)(self._coarse_features)
         self.pixels = lru_cache(CACHED)(self._pixels)
@@ -227,18 +227,21 @@ class PictureProject(Project):
             return np.where(self._disagree(item), 255, 0)
 
     def _painted(self, item: int, by: str | None) -> Ints:
-        """The class of every pixel by the strokes of one person (None: of all, later ones over earlier ones)."""
+        """The class of every pixel by the strokes of one person (None: of all, later ones over earlier ones).
+
+        The cached raster is extended by the strokes made since, unless some of its own were undone.
+        """
         marks = self.marks(item, by)
-        key = tuple(id(event) for event in marks)
-        known, raster = self._rasters.pop((item, by), ((), np.zeros((0, 0), dtype=np.int16)))
-        if known and key[: len(known)] == known:
+        painted, raster = self._rasters.pop((item, by), ([], np.zeros((0, 0), dtype=np.int16)))
+        if painted and marks[: len(painted)] == painted:
             raster = raster.copy()
-            marks = marks[len(known) :]
+            new = marks[len(painted) :]
         else:
             raster = np.full(self.pixels(item).shape[:2], UNKNOWN, dtype=np.int16)
-        for event in marks:
+            new = marks
+        for event in new:
             raster[covered_pixels(event, raster.shape)] = UNKNOWN if event["class"] is None else event["class"]
-        self._rasters[item, by] = (key, raster)
+        self._rasters[item, by] = (marks, raster)
         if len(self._rasters) > CACHED:
             self._rasters.popitem(last=False)
         return raster

@@ -28,7 +28,9 @@ def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
         header = chunks[0][1]
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         packed = b"".join(body for kind, body in chunks if kind == b"IDAT")
-        if interlaced or colour not in CHANNELS:
+        if colour not in CHANNELS:
+            raise ValueError("impossible colour type")
+        if interlaced:
             raise InputError(f"{name}: interlaced PNG pictures cannot be read; save it without interlacing.")
         if width * height > limit * MAX_PIXELS:
             reason = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}, {RAISE}."
