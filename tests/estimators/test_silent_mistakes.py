@@ -170,7 +170,7 @@ def test_allocations_that_fail_are_one_sentence() -> None:
         raise MemoryError("Unable to allocate 223. GiB for an array with shape (9, 9) and data type float64")
 
     sentence = r"not enough memory \(Unable to allocate 223. GiB\); use fewer"
-    with pytest.raises(MemoryLimitError, match=sentence), memory.one_sentence_for_memory():
+    with pytest.raises(MemoryLimitError, match=sentence), memory.memory_errors_explained():
         explode()
 
 

@@ -14,5 +14,5 @@ AnyArray = npt.NDArray[Any]
 
 
 def sum_by(group: AnyArray, values: AnyArray, n: int) -> Floats:
-    """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
+    """(n,): the sum of the ``values`` of each group; ``group`` has their groups, 0 .. n-1. Added in the given order."""
     return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)

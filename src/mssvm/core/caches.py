@@ -32,7 +32,7 @@ class LRUCache(Generic[K, V]):
     def get(self, key: K, make: Callable[[K], V]) -> V:
         """The value of a key, computed by ``make`` if it is not cached.
 
-        The value just returned stays in the cache, even if it exceeds the capacity alone.
+        The value just returned stays in the cache, even if it alone exceeds the capacity.
         """
         with self._lock:
             if key in self._items:
@@ -59,7 +59,7 @@ class LRUCache(Generic[K, V]):
 
 
 class Sized(NamedTuple, Generic[V]):
-    """A cached value with the size that it counts for."""
+    """A cached value and its size."""
 
     value: V
     size: int
@@ -93,7 +93,7 @@ class SizedFunction(Generic[P, V]):
 
 
 def cached_by_size(capacity: int, size: Callable[..., int]) -> Callable[[Callable[P, V]], SizedFunction[P, V]]:
-    """Decorator: caches the recent results of a function, whose ``size`` depends on its arguments."""
+    """Decorator: caches the recent results of a function; ``size`` computes the size of a result from the arguments."""
 
     def decorate(function: Callable[P, V]) -> SizedFunction[P, V]:
         return SizedFunction(function, capacity, size)

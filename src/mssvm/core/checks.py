@@ -93,26 +93,28 @@ def mapping(value: Any, name: str, of: str) -> Mapping[Any, Any]:
 
 
 def several(value: Any, name: str, of: str) -> list[Any]:
-    """The members of an iterable that is no mapping, as a list (a string gives its letters); [] for None."""
+    """The members of an iterable other than a mapping, as a list (a string gives its letters); [] for None."""
     if value is None:
         return []
+    message = f"{name} must list {of}, got {shown(value)}."
+    if isinstance(value, (bytes, Mapping)):
+        raise InputError(message)
     try:
-        if isinstance(value, (bytes, Mapping)):
-            raise TypeError
         return list(value)
     except TypeError:
-        raise InputError(f"{name} must list {of}, got {shown(value)}.") from None
+        raise InputError(message) from None
 
 
-def sequence(value: Any, what: str, of: str) -> int:
+def sequence_length(value: Any, what: str, of: str) -> int:
     """The length of a sequence of instances. Strings, mappings, sets, scalars and iterators are refused."""
+    kind = "an array without axes" if isinstance(value, np.ndarray) else type(value).__name__
+    message = f"{what} must be a sequence {of}, got {kind}."
+    if isinstance(value, (str, bytes, Mapping, set, frozenset)):
+        raise InputError(message)
     try:
-        if isinstance(value, (str, bytes, Mapping, set, frozenset)):
-            raise TypeError
         return len(value)
     except TypeError:
-        kind = "an array without axes" if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"{what} must be a sequence {of}, got {kind}.") from None
+        raise InputError(message) from None
 
 
 def path(value: Any, name: str) -> Path:

@@ -33,7 +33,7 @@ _REMEDY = "install a wheel of this platform, or run pip install . in the source 
 
 _BYTE: Any = ctypes.c_char
 _NOTHING = ctypes.create_string_buffer(64)
-_NOWHERE = ctypes.addressof(_NOTHING)  # of arrays without elements: no null pointer
+_NOWHERE = ctypes.addressof(_NOTHING)  # passed for arrays without elements, since null pointers are refused
 
 
 class ArrayKind:
@@ -208,7 +208,7 @@ def _error(symbol: str, code: int) -> Exception:
 
 
 def variants() -> list[str]:
-    """Builds that this processor can run, fastest first: none on x86-64 below v2, one elsewhere."""
+    """Builds that this processor can run, fastest first; no build on x86-64 below v2, one on other processors."""
     path = DIRECTORY / f"libmssvm-cpu{SUFFIX}"
     if not path.exists():  # only x86-64 has several
         return ["baseline"]

@@ -40,7 +40,7 @@ def check_memory(n_bytes: float, what: str, remedy: str) -> None:
 
 
 @contextmanager
-def one_sentence_for_memory() -> Iterator[None]:
+def memory_errors_explained() -> Iterator[None]:
     """Context in which a failed allocation raises ``MemoryLimitError`` with a sentence that says what to do."""
     try:
         yield

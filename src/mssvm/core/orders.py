@@ -122,7 +122,7 @@ class _Graph:
         return replace(self, ptr=ptr, near=near[:count])
 
     def separators(self, order: Ints, most: float) -> Ints:
-        """Counts (variable, kind) of the variables in the message of each variable of ``order``.
+        """For each variable of ``order``, the number of variables of each kind in its message: (len(order), kinds).
 
         Variables that ``order`` does not name come after it. Empty if a clique has more than ``most`` bits.
         """
@@ -184,10 +184,10 @@ UNLIMITED = Limits()
 def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0) -> Order:
     """The best order found that eliminates ``groups`` one after the other.
 
-    ``scopes`` name variables of any kind; those in no group (clamped ones) are left out of the graph. Candidates
+    ``scopes`` name variables of any role; those in no group (clamped ones) are left out of the graph. Candidates
     per group: min-fill weighted by log2 cardinality, smallest clique, a bandwidth-reducing sweep, the variables'
-    own order, and ``restarts`` runs of min-fill with random tie-breaking (fewer on large graphs). The best has the
-    smallest largest table, then the fewest table entries in total.
+    own order, and ``restarts`` runs of min-fill with random tie-breaking (fewer on large graphs). The best order is the
+    one whose largest table is smallest; ties go to the fewest table entries in total.
     """
     order = find_order_within(UNLIMITED, cards, scopes, groups, restarts, seed)
     assert order is not None, "without limits there is always an order"
@@ -261,7 +261,7 @@ class Orders:
             border = graph.borders(inside)
             if limited and not border.admitted(limits, graph.weight):
                 return None
-            trial = _search(graph, group, limits, self.restarts, self.seed)
+            trial = _search_group(graph, group, limits, self.restarts, self.seed)
             if trial is None:
                 return None
             order.append(trial.order)
@@ -288,7 +288,10 @@ def _pairs_of(scopes: Ints, scope_sizes: Ints) -> tuple[Ints, Ints]:
 
 
 class _Borders(NamedTuple):
-    """Neighbours ``var[ptr[c] : ptr[c+1]]`` of component c of a group; ``least``: bits of its smallest variable."""
+    """Neighbours ``var[ptr[c] : ptr[c+1]]`` of component c of a group.
+
+    ``least[c]`` is the log2 cardinality of the smallest variable in the component.
+    """
 
     ptr: Ints
     var: Ints
@@ -313,23 +316,23 @@ class _Borders(NamedTuple):
         return bool((2.0 ** (bits + self.least)).sum() <= limits.total and (2.0**bits).sum() <= limits.messages)
 
 
-def _search(graph: _Graph, group: Ints, limits: Limits, restarts: int, seed: int) -> _Trial | None:
+def _search_group(graph: _Graph, group: Ints, limits: Limits, restarts: int, seed: int) -> _Trial | None:
     """The best order of a group within ``limits``, or None; without limits there is always one."""
     # If the first candidate is far beyond the limits, so are the others.
-    near = Limits(NEAR * limits.total, NEAR * limits.messages)
-    best, perfect = _greedy(graph, group, near, _Trial.worst(), False, 0)
+    wider = Limits(NEAR * limits.total, NEAR * limits.messages)
+    best, perfect = _greedy(graph, group, wider, _Trial.worst(), False, 0)
     if best is None:
         return None
     if not perfect:  # an order that adds no edge has the smallest possible tables
-        best = _improve(graph, group, near, best, restarts, seed)
+        best = _improve(graph, group, wider, best, restarts, seed)
     return best if best.within(limits) else None
 
 
 def _improve(graph: _Graph, group: Ints, limits: Limits, best: _Trial, restarts: int, seed: int) -> _Trial:
     """The best of a first greedy order and all other candidates."""
     hopeful = best.largest <= HOPELESS
-    best = _fixed(graph, _sweep(graph, group), best) or best
-    best = _fixed(graph, group, best) or best
+    best = _if_better(graph, _sweep(graph, group), best) or best
+    best = _if_better(graph, group, best) or best
     if hopeful:
         best = _greedy(graph, group, limits, best, True, 0)[0] or best
         for k in range(min(restarts, RESTART_BUDGET // len(group))):
@@ -361,12 +364,12 @@ def _greedy(
         filled=filled,
     )
     order = order[:length]
-    trial = _fixed(graph, order, bar) if len(order) else None
+    trial = _if_better(graph, order, bar) if len(order) else None
     return trial, trial is not None and not filled[0]
 
 
-def _fixed(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
-    """The cost of a given order; None if it is not better than ``bar``."""
+def _if_better(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
+    """A given order with its cost; None if it is not better than ``bar``."""
     counts = graph.separators(order, log2(max(bar.largest, 1.0)))
     if not len(counts):
         return None

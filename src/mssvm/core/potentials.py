@@ -14,7 +14,7 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.topology import Batch, ranks
 
-FEW_STATES = 8  # of all variables: adding columns is faster than adding up rows
+FEW_STATES = 8  # if all variables have at most this many, summing the mask by columns is faster than reduceat
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class ScoreIndex:
 
 @dataclass(frozen=True, eq=False)
 class Potentials:
-    """theta: one score per state of every variable, and one table per (tied group of) factor."""
+    """theta: one score per state of every variable, and one table per factor or group of tied factors."""
 
     unary: Floats
     tables: Floats

@@ -89,7 +89,7 @@ READ_AS = {"segments": "chain"}  # structures whose data files are those of anot
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 ANNOTATORS = (Entry("mssvm.annotators:Annotators"),)
 
-# Names in files of earlier versions: of settings, by class, and of classes.
+# Names that files of earlier versions use: for settings, by class (``RENAMED``), and for classes.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "BCFW": {"max_passes": "max_iter"},
     "CCCP": {"max_outer": "max_iter"},

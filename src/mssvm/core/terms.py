@@ -95,7 +95,9 @@ class Term:
         """
         places = np.maximum.accumulate(self.at)
         if np.all((places == self.at) | (self.at < 0)):
-            return None, self.at if self.at.min(initial=0) >= 0 else places  # the same array where possible
+            if self.at.min(initial=0) >= 0:
+                return None, self.at  # the same array takes no memory
+            return None, places
         order = np.argsort(self.at, kind="stable")
         return order, self.at[order]
 
@@ -141,7 +143,10 @@ def _concatenated(group: list[Term]) -> Term:
 
 def _compact(at: AnyArray) -> AnyArray:
     """Places as 32-bit integers where these suffice."""
-    return np.ascontiguousarray(at, dtype=np.int32 if at.max(initial=0) <= MOST_32 else np.int64)
+    dtype: type[np.integer[Any]] = np.int64
+    if at.max(initial=0) <= MOST_32:
+        dtype = np.int32
+    return np.ascontiguousarray(at, dtype=dtype)
 
 
 def _checked_blocks(block: Ints, shape: tuple[int, ...]) -> tuple[Ints, bool]:

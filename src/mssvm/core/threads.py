@@ -130,18 +130,19 @@ class Workers:
                     deque(pending, maxlen=0)  # no thread begins another row
 
         n_helpers = min(self.threads, len(rows)) - 1
-        not_last = iter(range(n_helpers - 1))
-        all_done = Lock()
+        not_last = iter(range(n_helpers - 1))  # every helper but the last takes one entry
+        all_done = Lock()  # held until the last helper is done; waiting for an Event takes longer
         all_done.acquire()
 
-        def help() -> None:
+        def work_as_helper() -> None:
             work()
-            if next(not_last, None) is None:
+            is_last = next(not_last, None) is None
+            if is_last:
                 all_done.release()
 
         if self._helpers.process != os.getpid():  # threads do not survive a fork
             self.__dict__["_helpers"] = _Helpers(self._per_thread)
-        self._helpers.submit(help, n_helpers)
+        self._helpers.submit(work_as_helper, n_helpers)
         self._per_thread.is_working = True
         try:
             work()

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Ints
-from mssvm.core.checks import mapping, sequence
+from mssvm.core.checks import mapping, sequence_length
 from mssvm.core.errors import InputError
 
 
@@ -163,7 +163,7 @@ def _length(rows: Any) -> int:
         return len(rows)  # types of one letter each
     if sparse.issparse(rows):
         return int(rows.shape[0])
-    return sequence(rows, "features or types", "of rows")
+    return sequence_length(rows, "features or types", "of rows")
 
 
 def _check_length(entries: Any, name: str, n: int, of: str) -> None:

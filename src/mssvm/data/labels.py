@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Ints
-from mssvm.core.checks import sequence, several, shown
+from mssvm.core.checks import sequence_length, several, shown
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.memory import check_memory
 from mssvm.core.topology import offsets, spans
@@ -194,7 +194,7 @@ class LabelVocabulary:
 
     def encode(self, y: Any, shapes: Shapes, what: str = "y") -> Labels:
         """States of ragged labels; ``shapes`` says how many sites each instance of X has."""
-        if sequence(y, what, OF_LABELS) != len(shapes):
+        if sequence_length(y, what, OF_LABELS) != len(shapes):
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
         ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
         sites = all_sites(y, len(shapes[0]) if len(shapes) else 0, what, shapes)
@@ -280,7 +280,7 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ...]:
     """The different labels of ``y``, candidates included, ascending; by their repr where they do not compare."""
-    sequence(y, "y", OF_LABELS)
+    sequence_length(y, "y", OF_LABELS)
     if not _hashable(missing_label):
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
     sites = all_sites(y, depth)

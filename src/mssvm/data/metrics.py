@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.checks import sequence
+from mssvm.core.checks import sequence_length
 from mssvm.core.errors import InputError
 from mssvm.data.calibration import Bin, Calibration, calibration
 from mssvm.data.chunks import is_bio, is_span, spans
@@ -374,7 +374,7 @@ def _shape(item: Any, b: int) -> tuple[int, ...]:
 
 def _compared(y_true: Any, y_pred: Any, missing_label: Hashable, classes: Any) -> Scores:
     """Scores of predictions; their nesting gives the shapes of the instances."""
-    sequence(y_pred, "y_pred", OF_LABELS)
+    sequence_length(y_pred, "y_pred", OF_LABELS)
     shapes = [_shape(item, b) for b, item in enumerate(y_pred)]
     depth = max((len(shape) for shape in shapes), default=0)
     predicted = labels_of(y_pred, depth, missing_label)

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from mssvm.annotators import Annotators
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.memory import one_sentence_for_memory
+from mssvm.core.memory import memory_errors_explained
 from mssvm.data.shards import ShardedDataset
 from mssvm.data.tensors import as_arrays
 from mssvm.estimators import plan, prediction
@@ -85,7 +85,7 @@ class StructuredEstimator(FittedMethods):
         if self.annotators is not None:
             self._fit_votes(self.annotators, X, y, sample_weight, allowed, hooks)
             return self
-        with one_sentence_for_memory():
+        with memory_errors_explained():
             return self._fit(X, y, sample_weight, allowed, hooks)
 
     def partial_fit(
@@ -136,7 +136,7 @@ class StructuredEstimator(FittedMethods):
             )
         self._check_any(y)
         hooks = FitHooks(self._validated_by(), callback, validation, checkpoint, time_limit)
-        with one_sentence_for_memory():
+        with memory_errors_explained():
             earlier = Earlier(self.encoder_, self.coef_)
             return self._train(X, y, sample_weight, allowed, hooks, earlier, anchored=True)
 

@@ -16,7 +16,7 @@ from mssvm.annotators import AnnotatorTable
 from mssvm.annotators.confusion import Confusion
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.memory import one_sentence_for_memory
+from mssvm.core.memory import memory_errors_explained
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.data.tensors import as_arrays
@@ -356,7 +356,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
 
     def _request(self, X: Any, known: KnownLabels = prediction.NOTHING_KNOWN) -> PredictionRequest:
         check_is_fitted(self, "coef_")
-        with one_sentence_for_memory():
+        with memory_errors_explained():
             return self._encoded_request(as_arrays(X), known)
 
     def _encoded_request(self, X: Any, known: KnownLabels) -> PredictionRequest:

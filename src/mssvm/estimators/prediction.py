@@ -15,7 +15,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.caches import LRUCache
-from mssvm.core.checks import sequence
+from mssvm.core.checks import sequence_length
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query, Status
@@ -233,7 +233,7 @@ def request(
 
 def site_mask(hidden_sites: Any, sites: Sites) -> Bools:
     """One bool per site from a mask in the shape of y."""
-    n = sequence(hidden_sites, "hidden_sites", "of masks in the shape of y")
+    n = sequence_length(hidden_sites, "hidden_sites", "of masks in the shape of y")
     if n != len(sites.shapes):
         raise InputError(f"hidden_sites has {n} instances and X has {len(sites.shapes)}; they must match.")
     depth = len(sites.shapes[0])

@@ -1,8 +1,9 @@
 """Models: weights and inputs to potentials, theta = Phi(x) w (paper eq. 1), and the transpose of that map.
 
 ``base`` is the protocol: ``model.bind(inputs, engine)`` resolves everything but the numbers and gives ``forward(w)``
-and ``adjoint(mu)``. ``linear`` holds the inputs (terms of features on a batch, ``core.potentials``), the names of
-weights and the linear model, ``partial`` the same with some weights known or left out.
+and ``adjoint(mu)``. ``linear`` holds the inputs (terms of features on a batch, ``core.terms``), the names of weights
+and the linear model; ``partial`` are models with some weights known or left out, ``symmetric`` those with undirected
+edges, both as maps of the weights of another model (``mapped``).
 """
 
 from mssvm.models.base import Inputs, Model

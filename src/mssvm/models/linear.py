@@ -143,7 +143,7 @@ class LinearModel(BoundOnDemand):
     layout: WeightLayout | None = None
 
     def fill(self, w: Floats) -> Floats:
-        """The weights of the features: all of ``w``."""
+        """The weights by name: all of ``w``."""
         return w
 
     def select(self, numbers: Ints) -> LinearModel:

@@ -45,7 +45,7 @@ class FixedWeights(SameWeights):
         return ~np.isnan(self.values)
 
     def fill(self, w: Floats) -> Floats:
-        """The weights of the features: ``w`` with the known ones put in."""
+        """The weights by name: ``w`` with the known ones put in."""
         return np.where(self.known, self.values, w)
 
     expand = fill

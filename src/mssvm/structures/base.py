@@ -148,7 +148,7 @@ class Structure(BaseEstimator):
 
     def instances(self, X: Any) -> Sequence[Any]:
         """X as a sequence of instances."""
-        checks.sequence(X, "X", "of instances")
+        checks.sequence_length(X, "X", "of instances")
         if isinstance(X, INSTANCES):
             raise InputError(f"X must be a sequence of instances, got one {type(X).__name__}; put it into a list.")
         if isinstance(X, Dataset):
