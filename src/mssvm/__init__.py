@@ -4,10 +4,11 @@ import mssvm as ms
 clf = ms.MSSVM(ms.Chain(hidden=4), C=1.0).fit(X, y)       # y may hold ms.MISSING, and sets of candidate labels
 clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetensors"); ms.load("m.safetensors")
 
-``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
-``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data, ``ms.conformal`` sets of labels with a promise,
-``ms.annotators`` votes of several people, ``ms.torch`` the family as a PyTorch layer, ``ms.hf`` taggers on the encoders
-of transformers. Names are imported when they are first used, so that ``import mssvm`` itself is quick.
+``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold the objects that the parameters ``solver``,
+``loss``, ``inference`` and ``engine`` accept. ``ms.data`` reads files and tables, ``ms.metrics`` scores predictions,
+and ``ms.features`` computes features. ``ms.conformal`` makes label sets with guaranteed coverage, ``ms.annotators``
+handles votes of several people, ``ms.torch`` is the family as a PyTorch layer, and ``ms.hf`` has taggers on the
+encoders of transformers. Names are imported when they are first used, so that ``import mssvm`` itself is quick.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version  # half of the time to import this module
+        from importlib.metadata import PackageNotFoundError, version  # half of this module's import time
 
         try:
             return version("mssvm")

@@ -17,7 +17,7 @@ from mssvm.data.labels import LabelVocabulary
 def majority(votes: Any) -> Any:
     """The label with the most votes at every site, in the shape of y; the first class where there is a tie.
 
-    ``votes`` are as ``fit`` takes them (``mssvm.annotators.votes``); gold labels count, where there are some.
+    ``votes`` are as ``fit`` takes them (``mssvm.annotators.votes``); gold labels are used where there are any.
 
     >>> ms.annotators.majority([{"ann": ["B", "O"], "bob": ["B", "B"], "cat": ["O", "B"]}])[0].tolist()
     ['B', 'B']
@@ -28,7 +28,7 @@ def majority(votes: Any) -> Any:
 def dawid_skene(votes: Any) -> Any:
     """The most probable label of every site, in the shape of y, given a confusion table for each annotator.
 
-    ``votes`` are as ``fit`` takes them (``mssvm.annotators.votes``); gold labels count, where there are some.
+    ``votes`` are as ``fit`` takes them (``mssvm.annotators.votes``); gold labels are used where there are any.
 
     >>> crowd = ms.annotators.simulate(50, 10, accuracies=(0.9, 0.9, 0.2), seed=0)           # one is mostly wrong
     >>> found = ms.annotators.dawid_skene(crowd.votes)
@@ -49,7 +49,7 @@ def vote_shares(votes: Votes, doubt: float = 0.0) -> Floats:
 
 
 def dawid_skene_posterior(votes: Votes, max_iter: int = 50, tol: float = 1e-6) -> Floats:
-    """(sites, classes): probabilities of the true labels, sites being independent draws from one prior.
+    """(sites, classes): probabilities of the true labels, with sites as independent draws from one prior.
 
     Expectation maximisation from the shares of votes, with one pseudo-vote in every row of a confusion table.
     """

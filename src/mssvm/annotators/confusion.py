@@ -1,11 +1,11 @@
 """Confusion tables of annotators: p_a(vote | true label), and the evidence that votes give for true labels.
 
-Every annotator has one table, or one for each vote that they gave to the site before (``context="previous"``): a crowd
-worker who has begun a span continues it, whatever the truth (Simpson and Gurevych 2019, sequential annotators).
-Tables shrink towards one that all annotators share, with ``strength`` pseudo-votes a row; the shared table shrinks
-towards the identity, with ``diagonal`` pseudo-votes a row. So few votes by one annotator do not overfit, and without
-any votes everybody is perfect. With ``groups`` an annotator's table shrinks towards that of the group, and the group's
-towards the shared one.
+Every annotator has one table or, with ``context="previous"``, one table for each class that the annotator may have
+voted for on the site before: a crowd worker who has begun a span continues it, whatever the truth (Simpson and Gurevych
+2019, sequential annotators). Tables shrink towards a table that all annotators share, with ``strength`` pseudo-votes
+per row; the shared table shrinks towards the identity, with ``diagonal`` pseudo-votes per row. A table estimated from
+few votes therefore does not overfit, and without any votes every annotator counts as almost perfect. With ``groups`` an
+annotator's table shrinks towards that of the group, and the group's towards the shared one.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Annotators(Settings):
     Parameters
     ----------
     context : "auto", "none" or "previous"
-        What a vote depends on beside the true label: nothing, or the same annotator's vote on the site before. "auto"
-        is "previous" on sequences and "none" elsewhere. Use "none" for labelling functions that mark spans: their
-        votes inside a span follow from the first one, and would carry no information.
+        What a vote depends on besides the true label: nothing, or the same annotator's vote on the site before. "auto"
+        is "previous" on sequences and "none" elsewhere. Use "none" for labelling functions that mark spans: their votes
+        inside a span follow from the first one, and would carry no information.
     strength : float
-        Pseudo-votes, by the shared table, in every row of an annotator's table.
+        Number of pseudo-votes, distributed as in the shared table, that are added to every row of an annotator's table.
     diagonal : float
-        Pseudo-votes for the true label in every row of the shared table.
+        Number of pseudo-votes for the true label that are added to every row of the shared table.
     weight : float
-        Exponent of the votes' likelihood, in (0, 1]. Below 1 votes count for less than independent ones would:
-        annotators make the same mistakes, and one mistake often covers several sites.
+        Exponent of the votes' likelihood, in (0, 1]. With an exponent below 1, votes count for less than independent
+        votes would: annotators make the same mistakes, and one mistake often covers several sites.
     groups : mapping of annotators to names of groups
         Annotators of one group (experts, students, one version of a program) are alike: their tables shrink towards
         the group's. Annotators without a group shrink towards the table that all share.
@@ -75,7 +75,7 @@ class Annotators(Settings):
         number(self.tol, "tol", low=0.0)
 
     def sequential(self, depth: int) -> bool:
-        """Whether votes depend on the annotator's vote before, for labels of ``depth`` axes."""
+        """Whether votes depend on the annotator's previous vote, for labels of ``depth`` axes."""
         if self.context == "auto":
             return depth == 1
         if self.context == "previous" and depth != 1:
@@ -87,8 +87,9 @@ class Annotators(Settings):
 class Confusion:
     """``log_tables[a, c, y, v]``: log p of vote v by annotator a, in context c, where the truth is y.
 
-    There is one context, or one for each class of the vote before and one for none. ``shared`` (contexts, y, v) is the
-    table, as probabilities, that annotators shrink to; those who were never seen have it.
+    There is one context, or one for each class of the previous vote and one for no previous vote. ``shared`` (contexts,
+    y, v) holds the probabilities that the annotators' tables shrink towards; it is the table of annotators without
+    votes in training.
     """
 
     log_tables: Floats
@@ -99,7 +100,7 @@ class Confusion:
     def estimate(
         cls, votes: Votes, posterior: Floats, settings: Annotators, sequential: bool, shared: Floats | None = None
     ) -> Confusion:
-        """Tables of highest posterior density given the probabilities (sites, classes) of the true labels.
+        """The tables of highest posterior density, given the probabilities (sites, classes) of the true labels.
 
         A vote for a set counts for its members in equal parts. Without a ``shared`` table it is estimated, too.
         """
@@ -150,7 +151,8 @@ def _centres(
     strength: float,
     groups: Mapping[Hashable, Hashable],
 ) -> Floats:
-    """[annotator, context, y, v]: the table that each annotator shrinks to, the group's or else the shared one."""
+    """[annotator, context, y, v]: the table that each annotator's shrinks towards: that of the group, or else the
+    shared one."""
     centres = np.broadcast_to(shared, totals.shape).copy()
     for group in dict.fromkeys(groups.values()):
         members = [k for k, name in enumerate(names) if name in groups and groups[name] == group]
@@ -162,7 +164,7 @@ def _centres(
 
 
 def expected_counts(votes: Votes, posterior: Floats, sequential: bool) -> Floats:
-    """[annotator, context, true label, vote]: how often each happened, given probabilities of the true labels."""
+    """[annotator, context, true label, vote]: expected counts, given probabilities of the true labels."""
     k = votes.n_classes
     n_contexts = k + 1 if sequential else 1
     sizes = np.diff(votes.ptr)

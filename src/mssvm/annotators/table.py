@@ -11,7 +11,7 @@ from mssvm.annotators.confusion import expected_counts
 from mssvm.annotators.votes import Votes
 from mssvm.core.arrays import Floats
 
-Z_95 = 1.959963984540054  # of a standard normal, both sides
+Z_95 = 1.959963984540054  # two-sided 95% quantile of the standard normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class AnnotatorTable:
 
     @classmethod
     def of(cls, votes: Votes, posterior: Floats, classes: Sequence[Hashable]) -> AnnotatorTable:
-        """From probabilities (sites, classes) of the true labels."""
+        """The table for the probabilities (sites, classes) of the true labels."""
         counts = expected_counts(votes, posterior, sequential=False)[:, 0]
         rows = []
         for name, table in zip(votes.names, counts, strict=True):

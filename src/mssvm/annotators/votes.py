@@ -1,7 +1,7 @@
 """Votes of annotators in flat arrays.
 
 The votes of one instance are either a mapping of annotators to labels in the shape of y (``MISSING`` where an annotator
-abstained), or labels in the shape of y of which a site may be a mapping of annotators to votes:
+abstained), or labels in the shape of y, where the entry of a site may be a mapping of annotators to votes:
 
     {"ann": ["B", "I", "O"], "bob": ["B", MISSING, "O"]}
     [{"ann": "B", "bob": "B"}, {"ann": "I"}, "O"]
@@ -31,7 +31,7 @@ Vote = tuple[int, Hashable, Any]  # site within the instance, annotator, label o
 def with_gold(votes: Sequence[Mapping[Any, Any]], gold: Sequence[Any]) -> list[dict[Any, Any]]:
     """Votes by annotator, with the labels ``gold`` (MISSING where unknown) as votes of ``GOLD``.
 
-    Every instance then shows the shape of its labels, also one without votes.
+    So every instance shows the shape of its labels, even one without votes.
 
     >>> from mssvm.annotators.votes import with_gold
     >>> with_gold([{"ann": ["B", "I"]}, {}], [[None, None], ["O"]])

@@ -1,4 +1,5 @@
-"""The command ``mssvm``: every subcommand is a function in a module of its name; an error is one sentence, code 2."""
+"""The command ``mssvm``: every subcommand is a function in a module of its name; an error prints one sentence and exits
+with code 2."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ COMMANDS = (
 
 
 def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:
-    """Run the command line. Only the module of the command that is called is imported; without one, all are."""
+    """Run the command line. Only the module of the command that is called is imported; without a command, all are."""
     if arguments is None:
         arguments = sys.argv[1:]
     command_line = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -39,7 +39,7 @@ def aggregate(
 
     Example: mssvm aggregate model.safetensors votes.jsonl -o labels.jsonl --html annotators.html
 
-    The output is as that of mssvm predict. Labels 'y' in the data are not used; where there are some, the share of
+    The output has the format of mssvm predict. Labels 'y' in the data are not used; if there are any, the share of
     aggregated labels that agree with them is printed.
     """
     from mssvm.annotators import review

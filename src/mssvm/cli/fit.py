@@ -68,13 +68,13 @@ def fit(
     limit: o.Limit = 1,
     cluster: o.Cluster = None,
 ) -> None:
-    """Learn a model from labelled data; labels may be missing (null) or one of several.
+    """Learn a model from labelled data; a label may be missing (null) or a list of candidates.
 
     Example: mssvm fit train.jsonl -o model.safetensors --structure chain --hidden 2
 
     Example: mssvm fit votes.jsonl -o model.safetensors --method hcrf --annotators
 
-    Ctrl-C keeps a checkpoint beside the model file; the same command with --resume goes on from it.
+    Ctrl-C leaves a checkpoint beside the model file; the same command with --resume continues from it.
 
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """

@@ -24,7 +24,7 @@ def inspect(
     html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     json_output: o.Json = False,
 ) -> None:
-    """Show a model: its method, structure, classes, how training went, and its largest weights.
+    """Show a model: its method, structure and classes, the course of its training, and its largest weights.
 
     Example: mssvm inspect model.safetensors --top 30 --html model.html
     """

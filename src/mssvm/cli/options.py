@@ -141,7 +141,7 @@ def reading(
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
     kind = structure if structure is None else READ_AS.get(structure, structure)
-    checked: dict[str, Any] = {"format": form, "structure": kind}  # by the command line
+    checked: dict[str, Any] = {"format": form, "structure": kind}  # values that the command line has checked already
     names = tuple(name.strip() for name in (vote_columns or "").split(",") if name.strip())
     if len(set(names)) < len(names):
         raise InputError(f"--vote-columns names an annotator twice: {vote_columns}.")
@@ -172,7 +172,7 @@ def label_of(text: str | None) -> Hashable:
 
 
 def first_part(data: Path, reading: Options) -> Dataset:
-    """The first instances of the first of several files, which tell the structure of all."""
+    """The first instances of the first of several files, from which the structure of all files is detected."""
     return next(ShardedDataset(str(data), options=reading).shards[0].parts())
 
 

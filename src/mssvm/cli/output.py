@@ -1,4 +1,4 @@
-"""Results in files, complete or not at all, gzipped where the name says so, "-" for standard output."""
+"""Results in files, complete or not at all; gzipped if the name ends in .gz; "-" is standard output."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def reproduce(
 ) -> None:
     """Regenerate the paper's experiments: tables beside the paper's numbers, figures, verdicts, one HTML report.
 
-    Ctrl-C writes the report of the trials that are there; the same command with --resume goes on.
+    Ctrl-C writes a report of the trials that have finished; the same command with --resume continues.
     """
     protocol = Protocol.load(quick, trials, seed, data or ())
     began = monotonic()

@@ -25,7 +25,7 @@ def scores(estimator: Any, data: Dataset) -> Scores:
 
 
 def label_names(estimator: Any) -> tuple[str, ...]:
-    """The names of the labels of a multi-label model; of others there are none."""
+    """The names of the labels of a multi-label model; empty for other models."""
     if type(estimator.structure_).__name__ != "MultiLabel":
         return ()
     names: tuple[str, ...] = estimator.schema_.types_of("node")
@@ -33,7 +33,7 @@ def label_names(estimator: Any) -> tuple[str, ...]:
 
 
 def shard_scores(estimator: Any, data: Any) -> Scores:
-    """The same for shards, on a cluster."""
+    """Scores of the predictions on the labelled sites of shards, computed on a cluster."""
     from mssvm.estimators.sharded import Answers
 
     labels, truth, predicted = Answers(estimator).compared(data, None)

@@ -34,7 +34,8 @@ def studio(
 
     Example: mssvm studio sentences.txt
 
-    Without a place it opens an example in the folder studio-example. Every mark is kept in a journal beside the data.
+    Without an argument it opens an example in the folder studio-example. Every mark is saved in a journal beside the
+    data.
     """
     project = open_project(place if place is not None else write_example(Path("studio-example")))
     if write:
@@ -87,7 +88,7 @@ def serve(project: Project, port: int, browser: bool) -> None:
         socket = config.bind_socket()
     except SystemExit:
         raise InputError(f"port {port} is taken; name another one, or 0 for any.") from None
-    socket.listen()  # a browser that is quicker than the server waits
+    socket.listen()  # so that a browser that connects before the server runs waits instead of failing
     number = socket.getsockname()[1]
     made = Studio(project, (f"{HOST}:{number}", f"localhost:{number}"))
     config.app = made.app

@@ -36,7 +36,7 @@ def columns(title: str, names: Iterable[str], rows: Iterable[Iterable[Any]], n_l
 
 
 def of_report(table: ReportTable, prefix: str = "", without: Container[str] = ()) -> Table:
-    """A report's table as one for the terminal, without the columns named in ``without``."""
+    """A table of a report as a table on the terminal, without the columns named in ``without``."""
     selected = [k for k, heading in enumerate(table.header) if heading not in without]
     header = [table.header[k] for k in selected]
     rows = ([row[k] for k in selected] for row in table.rows)

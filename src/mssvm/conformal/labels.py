@@ -56,7 +56,7 @@ class LabelSets:
         self.score = score
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Choose thresholds by instances that training has not seen; labels may be missing.
+        """Choose thresholds from labelled instances that training has not seen; labels may be missing.
 
         >>> sets = ms.conformal.LabelSets(clf, coverage=0.5, unit="instance").calibrate(X, y)
         >>> sets.thresholds_.shape
@@ -159,5 +159,5 @@ def _instances(labels: Labels) -> Ints:
 
 
 def _flat(values: list[Any], n_classes: int) -> Any:
-    """Arrays (..., classes) of all instances as rows of one."""
+    """The arrays (..., classes) of all instances, flattened to rows of one array."""
     return np.concatenate([np.reshape(array, (-1, n_classes)) for array in values])

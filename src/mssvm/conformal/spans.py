@@ -56,7 +56,8 @@ class SpanSets:
         self.k = k
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Choose the threshold by sequences that training has not seen; spans beside missing tags do not count.
+        """Choose the threshold from labelled sequences that training has not seen; spans next to missing tags do not
+        count.
 
         >>> tagger = ms.CRF(ms.Chain()).fit([[{"w": "a"}, {"w": "b"}]] * 4, [["B", "O"]] * 4)
         >>> sets = ms.conformal.SpanSets(tagger, coverage=0.5, k=3)

@@ -8,8 +8,8 @@ loss of an instance be
 
 Both fall with t and are at most B: (1 - alpha) times the most items of an instance, and 1 - alpha. If the N calibration
 instances and a new one are exchangeable, the least t with  sum_i L_i(t) + B <= 0  keeps E[L(t)] <= 0 on the new one
-(Angelopoulos, Bates, Fisch, Lei and Schuster 2022, Theorem 1). Items of one instance may depend on each other in
-any way: only instances are exchanged.
+(Angelopoulos, Bates, Fisch, Lei and Schuster 2022, Theorem 1). Items of one instance may depend on each other in any
+way: only whole instances need to be exchangeable.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Context in which the collector does not run: during imports it takes a sixth of the time and finds nothing."""
+    """Context in which the collector does not run: during imports it would take a sixth of the time and find
+    nothing."""
     if not gc.isenabled():
         yield
         return

@@ -25,7 +25,7 @@ from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
 from mssvm.core.memory import LESS
 
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
-VERSION = 1  # of the interface; ``mssvm_version`` of the library must agree
+VERSION = 1  # version of the interface; ``mssvm_version`` of the library must agree
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _REFUSED = -1
 _NO_MEMORY = -2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mssvm.core.errors import MemoryLimitError
 
-UNKNOWN = 1 << 62  # where the system does not report its memory
+UNKNOWN = 1 << 62  # bytes assumed where the system does not report its memory
 LESS = "use fewer instances at a time, fewer features, fewer classes or hidden states, or shorter segments"
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
@@ -30,8 +30,8 @@ def machine_memory() -> int:
 
 
 def check_memory(n_bytes: float, what: str, remedy: str) -> None:
-    """Raise ``MemoryLimitError`` if an array of ``n_bytes`` would not fit into the machine's memory; the message names
-    ``what`` needs it and a ``remedy``."""
+    """Raise ``MemoryLimitError`` if an array of ``n_bytes`` would not fit into the machine's memory; the message says
+    ``what`` needs the memory and suggests a ``remedy``."""
     if n_bytes <= machine_memory():
         return
     needed = n_bytes / 2**30

@@ -343,10 +343,10 @@ def _improve(graph: _Graph, group: Ints, limits: Limits, best: _Trial, restarts:
 def _greedy(
     graph: _Graph, group: Ints, limits: Limits, bar: _Trial, by_size: bool, shuffle: int
 ) -> tuple[_Trial | None, bool]:
-    """A greedy order: the cheapest variable first, by fill or by the size of its clique.
+    """A greedy order: always the cheapest variable next, by fill or by the size of its clique.
 
-    Ties go to the lowest index or, with ``shuffle`` > 0, to a random one. None once the order is worse than ``bar`` or
-    beyond ``limits``. Also returned: whether no edge had to be added.
+    Ties go to the lowest index or, with ``shuffle`` > 0, to a random one. None once the order is worse than the order
+    ``bar`` or exceeds ``limits``. Also returned: whether no edge had to be added.
     """
     order = np.empty(len(group), dtype=np.int64)
     filled = np.zeros(1, dtype=np.int64)

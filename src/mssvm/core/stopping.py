@@ -21,7 +21,7 @@ _BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
 
 
 class Interruption:
-    """The signal that arrived, its word for the user, and its exit code."""
+    """The signal that arrived, the word that names it to the user, and its exit code."""
 
     def __init__(self) -> None:
         self.signal = signal.SIGINT

@@ -24,7 +24,7 @@ from mssvm.core.topology import spans
 
 Target = Literal["unary", "tables"]
 MOST_32 = np.iinfo(np.int32).max
-LARGE = 1 << 14  # multiplications (rows times weights) from which on a tied term is not fused with others
+LARGE = 1 << 14  # a tied term with at least this many multiplications (rows times weights) is not fused with others
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""A pool of threads that lives as long as its owner, per-thread workspaces, and BLAS held at one thread.
+"""A pool of threads that lives as long as its owner, per-thread workspaces, and BLAS limited to one thread.
 
 Starting threads costs more than small steps of work do, so they are started once and wait for jobs.
 """
@@ -98,7 +98,8 @@ class Workers:
         return 1 if self._per_thread.is_working else self.threads
 
     def workspace(self, name: str, size: int) -> Floats:
-        """``size`` doubles with arbitrary contents, 64-byte aligned: this thread's until it asks for ``name`` again.
+        """``size`` doubles with arbitrary contents, 64-byte aligned, reserved for this thread until it asks for
+        ``name`` again.
 
         Workspaces are reused, as the system takes longer to provide fresh memory than some kernels run. Callers that
         are active at the same time on one thread use different names.
@@ -130,8 +131,8 @@ class Workers:
                     deque(pending, maxlen=0)  # no thread begins another row
 
         n_helpers = min(self.threads, len(rows)) - 1
-        not_last = iter(range(n_helpers - 1))  # every helper but the last takes one entry
-        all_done = Lock()  # held until the last helper is done; waiting for an Event takes longer
+        not_last = iter(range(n_helpers - 1))  # every helper that ends takes one entry; the last helper finds none
+        all_done = Lock()  # released by the last helper; waiting for an Event takes longer
         all_done.acquire()
 
         def work_as_helper() -> None:
@@ -155,7 +156,7 @@ class Workers:
 
 
 class _OneBlasThread:
-    """Holds BLAS at one thread from the first user's entry to the last one's exit, as the limit is process-wide.
+    """Limits BLAS to one thread from the first user's entry to the last user's exit, since the limit is process-wide.
 
     Our own threads share the work; those of BLAS would compete with them, and its results depend on their number.
     """

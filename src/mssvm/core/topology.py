@@ -134,7 +134,7 @@ def size_in_cache(topology: Topology, *roles: object) -> int:
 
 @cached_by_size(CACHED_PARTS, size_in_cache)
 def shared(topology: Topology) -> Topology:
-    """The first of all equal topologies, from a cache: topologies that are keys of other caches then share memory."""
+    """The cached topology that is equal to this one: topologies that are keys of other caches then share memory."""
     return topology
 
 
@@ -168,7 +168,7 @@ def _check_scopes(flat: Ints, ptr: Ints, n_vars: int) -> None:
 
 
 def _repeated(flat: Ints, ptr: Ints) -> Bools:
-    """Which entries of ``flat`` are found again in the same segment of ``ptr``."""
+    """Which entries of ``flat`` occur a second time, later in the same segment of ``ptr``."""
     out = np.zeros(len(flat), dtype=bool)
     sizes = np.diff(ptr)
     for distance in range(1, int(sizes.max(initial=1))):

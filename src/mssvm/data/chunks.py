@@ -29,8 +29,8 @@ def span_tags(kind: str, length: int) -> list[str]:
 
 
 def spans(tags: Sequence[str | None]) -> list[Span]:
-    """Chunks of a sequence of ``tags``: B and S open one, I and E continue one of their own name and open one
-    otherwise, and after E and S it ends.
+    """Chunks of a sequence of ``tags``: B and S open a chunk; I and E continue a chunk of their own name, and open one
+    otherwise; a chunk ends after E and S.
 
     >>> ms.metrics.spans(["B-NP", "I-NP", "O", "B-VP"])
     [(0, 2, 'NP'), (3, 4, 'VP')]
@@ -83,7 +83,7 @@ def _negated(condition: bool | None) -> bool | None:
 
 
 def _continues(before: str | None, tag: str | None) -> bool | None:
-    """Whether the chunk of the site before continues at a site; None if that depends on an unknown tag."""
+    """Whether the chunk at the previous site continues with the tag ``tag``; None if that depends on an unknown tag."""
     kind, _, name = (tag or "I").partition("-")
     kind_before, _, name_before = (before or "B").partition("-")
     if kind not in INSIDE or kind_before == "O" or kind_before in CLOSING:

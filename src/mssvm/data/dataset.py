@@ -131,7 +131,7 @@ class Collector:
         self.kind = kind
         self.unit = unit
         self._records: list[Record] = []
-        self._shapes: dict[int, tuple[int, ...]] = {}  # of the records whose features are in ``_data``
+        self._shapes: dict[int, tuple[int, ...]] = {}  # shapes of the records whose features are in ``_data``
         # Grows by the system's realloc, which moves large blocks by remapping pages: no two copies exist at any time.
         # (``ndarray.resize`` did so until NumPy 2.4 and copies since.)
         self._data = array("d")
@@ -180,8 +180,8 @@ class Collector:
         return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources, votes)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
-        """One value per instance; an instance without a value has ``default`` at all its sites. None if no instance has
-        one."""
+        """One value per instance; an instance without a value has ``default`` at all its sites. None if no instance
+        has a value."""
         first = next((value for value in values if value is not None), None)
         if first is None:
             return None

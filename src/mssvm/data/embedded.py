@@ -26,7 +26,8 @@ class WeakPicture:
 
 
 def chunking(part: str = "train") -> Dataset:
-    """Sentences with chunk tags: the ``part`` "train" lacks half of them and some are ambiguous, "test" has them all.
+    """Sentences with chunk tags: in the ``part`` "train" half of the tags are missing and some are ambiguous; "test"
+    has all tags.
 
     >>> train = ms.data.chunking("train")
     >>> any(tag is None for tags in train.labels for tag in tags)

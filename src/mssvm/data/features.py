@@ -124,7 +124,7 @@ class FeatureSchema:
         return cls(data["kind"], int(np.int64(data["n_features"])), tuple(data["vocabulary"]), str(data["what"]))
 
     def columns(self, names: Iterable[str]) -> Ints:
-        """The columns of named features, -1 for those without one."""
+        """The columns of named features, -1 for names without a column."""
         return np.array([self._columns.table[name] for name in names], dtype=np.int64)
 
     @cached_property
@@ -134,7 +134,7 @@ class FeatureSchema:
         return Columns(Known((name, j) for j, name in enumerate(self.vocabulary)))
 
     def as_learned(self, rows: FeatureRows) -> FeatureRows:
-        """Rows of numbers as a dense or a sparse matrix, as the first data were."""
+        """Rows of numbers as a matrix of the kind that the schema was learned from, dense or sparse."""
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
             return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
@@ -237,7 +237,8 @@ def _stack_dense(parts: Sequence[Any], width: int) -> AnyArray:
 
 
 def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
-    """Parts that are adjacent in memory, as readers of files leave them, as one matrix without a copy; None: others."""
+    """Parts that are adjacent in memory, as readers of files leave them, as one matrix without a copy; None for other
+    parts."""
     owner = parts[0].base
     if owner is None or not isinstance(owner, np.ndarray) or owner.dtype != np.float64 or not owner.flags.c_contiguous:
         return None

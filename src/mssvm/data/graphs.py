@@ -1,4 +1,4 @@
-"""Instances that are graphs: features of nodes and edges with types, and free factor graphs."""
+"""Instances that are graphs: features of typed nodes and edges, and general factor graphs."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _is_table(rows: Any) -> bool:
 
 
 def _table(rows: Any, what: str) -> Ints:
-    """Whole numbers in rows; an empty list has rows of two."""
+    """Rows of whole numbers as an array; an empty list has the shape (0, 2)."""
     try:
         table = np.asarray(rows)
     except ValueError:

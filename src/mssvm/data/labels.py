@@ -32,7 +32,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class _Missing:
-    """The type of ``MISSING``, a singleton also after copying and pickling.
+    """The type of ``MISSING``, a singleton that survives copying and pickling.
 
     >>> ms.HCRF(ms.Chain()).fit(X, [["B", ms.MISSING, "O"], y[1]]).predict(X)[0].tolist()
     ['B', 'I', 'O']
@@ -285,7 +285,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
     sites = all_sites(y, depth)
     try:
-        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+        values: Iterable[Any] = [value for value in sites if value == value]  # leaves out NaN
     except ValueError:  # the comparison of an array has no one answer
         values = [value for value in sites if not is_missing(value)]
     # True equals 1: one value of every type shows below that there are several types.
@@ -309,7 +309,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
 
 
 def _question(labels: Sequence[Hashable]) -> None:
-    """Warn of unusually many classes: perhaps they are measurements, or pixels of a photograph."""
+    """Warn about unusually many classes: perhaps they are measurements, or pixels of a photograph."""
     if len(labels) > MANY_CLASSES:
         warnings.warn(
             f"y has {len(labels):,} classes ({shown(labels[0])}, {shown(labels[1])}, ...), and tables of label pairs "
@@ -405,7 +405,8 @@ def all_sites(y: Any, depth: int, what: str = "y", shapes: Shapes | None = None)
 
 
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
-    """The sites of one instance in C order; with ``shape`` there must be as many. None, MISSING: nothing is known."""
+    """The labels of one instance's sites in C order. Their number must fit ``shape``, if given; an ``item`` that is
+    None or MISSING means that all labels are missing."""
     item = as_array(item)
     if depth == 0:
         return [plain(item[()]) if isinstance(item, np.ndarray) and item.ndim == 0 else item]

@@ -35,8 +35,8 @@ class Part(NamedTuple):
 
 NUMBERS: Final = frozenset({float, int, np.float64, np.float32, np.int64})
 SITES_AT_ONCE = 1 << 15
-PROBE = 64  # sites whose names are compared first, before all sites are
-ALIKE = 32  # least number of sites with the same names that are read name by name: NumPy's calls have a fixed cost
+PROBE = 64  # number of sites whose names are compared before those of all sites are
+ALIKE = 32  # at least this many sites with the same names are read name by name: NumPy's calls have a fixed cost
 
 
 class Known(dict[str, int]):
@@ -132,7 +132,7 @@ class Columns:
         for part in parts:
             new = part.columns[~seen[part.columns]]
             positions = np.arange(len(new), dtype=np.int32)
-            rank[new[::-1]] = positions[::-1]  # of repeated writes the last one counts, here that of the first use
+            rank[new[::-1]] = positions[::-1]  # the last write counts: reversed, that is the first use
             order += new[rank[new] == positions].tolist()
             seen[new] = True
         rank[order] = np.arange(len(names))
@@ -183,15 +183,15 @@ class Columns:
         """Dicts: those that share their names with many others are read name by name, all others together."""
         n = len(sites)
         first = tuple(sites[0])
-        # As a rule sites differ within the first sentence or not at all. (A dict has no name twice, so that names which
-        # repeat the first ones n times are those of n dicts with the same names.)
+        # As a rule sites differ within the first sentence or not at all. (A dict has no name twice: if the names of all
+        # sites, in a row, are n repetitions of the first site's, then all n sites have the same names.)
         if {first}.issuperset(map(tuple, sites[:PROBE])) and list(chain.from_iterable(sites)) == [*first] * n:
             _check_names(first)
             columns, data = self._alike(first, sites)
             return Part(columns.ravel(), data.ravel(), np.full(n, len(first), dtype=np.int32))
         numbers = defaultdict[tuple[str, ...], int](count().__next__)
         group_of = np.fromiter(map(numbers.__getitem__, map(tuple, sites)), np.int64, n)
-        groups = list(numbers)  # of sites with the same names
+        groups = list(numbers)  # the names of each group of sites
         _check_names(chain.from_iterable(groups))
         counts = np.array([len(names) for names in groups], dtype=np.int64)[group_of]
         ptr = offsets(counts)

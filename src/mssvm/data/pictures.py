@@ -37,7 +37,7 @@ def image(
     rgb : (H, W), (H, W, 1) or (H, W, 3) array; a further channel, alpha, is left out
         Bytes, 16-bit numbers, or floats between 0 and 1.
     scales : standard deviations in pixels of the Gaussians that smooth colours; 0 takes the pixel itself
-    outlines : the same of the gradients whose lengths are features, () for none
+    outlines : standard deviations of the Gaussian derivatives whose lengths are features, () for none
     position : float
         Size of the coordinates, which run from -position to position along the longer side; 0 for none.
 
@@ -105,7 +105,7 @@ def _lab(rgb: Floats) -> Floats:
 
 def _smoothed(colours: Floats, width: float, order: tuple[int, int] = (0, 0)) -> Floats:
     """A Gaussian mean, or its derivatives of an ``order`` by row and column; a width of 0 leaves colours alone."""
-    from scipy import ndimage  # takes as long to import as all of this package
+    from scipy import ndimage  # takes as long to import as all of mssvm
 
     if width == 0.0:
         return colours

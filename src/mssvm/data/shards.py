@@ -60,8 +60,9 @@ class ShardedDataset:
     options : Options
         How the files are read.
     hashed : int
-        Columns for named features, which are then numbered by a hash of their names: workers share no vocabulary,
-        unseen names count, and the model has no names to show. None keeps the names.
+        Number of columns for named features, which are then numbered by a hash of their names: workers share no
+        vocabulary, names unseen in training have columns too, and the model has no names to show. With None every name
+        has a column of its own.
 
     >>> data = ms.ShardedDataset([lambda: (X, y), lambda: (X, y)])                # or "corpus/part-*.jsonl"
     >>> len(data), data

@@ -23,7 +23,7 @@ KEYS = ("sites", "spans")
 
 
 class SpanLabels(NamedTuple):
-    """What is known of one instance: the label of every site, and spans."""
+    """The known labels of one instance: a label (or MISSING) for every site, and spans."""
 
     sites: list[Any]
     spans: list[tuple[int, int, Any]]

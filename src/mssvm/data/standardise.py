@@ -106,7 +106,7 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         if transform not in (None, *OUTPUTS):
             raise InputError(f"transform must be one of {', '.join(map(repr, OUTPUTS))}, got {transform!r}.")
         if transform is not None:
-            self._sklearn_output_config = {"transform": transform}  # where ``clone`` looks for it
+            self._sklearn_output_config = {"transform": transform}  # scikit-learn's ``clone`` copies this attribute
         return self
 
     def save(self, path: str | Path) -> None:

@@ -50,8 +50,8 @@ def from_frame(frame: Any, group: str, label: str | None = None, features: Seque
 
     Rows with the same value in the column ``group`` are one chain, in the order of the rows, and chains come in the
     order of their first rows; ``ids`` of the result names them. ``features`` are all other columns by default: numbers
-    make arrays; text alone is a word and its further columns, as in CoNLL files; text beside numbers makes named
-    features. Missing labels are None or NaN.
+    make arrays; if all are text, they are a word and its further columns, as in CoNLL files; text and numbers together
+    make named features. Missing labels are None or NaN.
 
     >>> frame = {"s": [1, 1, 2], "x": [0.5, 1.0, 2.0], "tag": ["a", None, "b"]}
     >>> data = ms.data.from_frame(frame, group="s", label="tag")
@@ -120,7 +120,7 @@ def _check_column(name: str, column: AnyArray, order: Ints) -> None:
 
 
 def _absent(value: Any) -> bool:
-    return is_missing(value) or type(value).__name__ == "NAType"  # of pandas, which is not equal to itself
+    return is_missing(value) or type(value).__name__ == "NAType"  # pandas' NA, which is not equal to itself
 
 
 def _features(columns: list[AnyArray], names: list[str], sizes: Ints) -> list[Any]:

@@ -85,7 +85,7 @@ class JsonReader:
         self.label = label
         self.labels = LabelReader(missing_label)
         self._interned: dict[str, str] = {}  # one object for equal names of features
-        self._n_labels = 0  # of every instance, with several labels each
+        self._n_labels = 0  # labels of every instance, in multi-label data
 
     def record(self, line: int, text: str) -> Record:
         fail = partial(self.stream.fail, line=line)

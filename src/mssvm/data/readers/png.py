@@ -17,7 +17,7 @@ GREY = 0  # colour types
 COLOUR = 2
 INDEXED = 3
 CHANNELS = {GREY: 1, COLOUR: 3, INDEXED: 1, 4: 2, 6: 4}  # by colour type; 4 and 6 have an alpha channel
-MAX_PIXELS = 1 << 24  # of one picture; larger ones are cut into tiles
+MAX_PIXELS = 1 << 24  # most pixels of one picture; larger pictures are cut into tiles
 UNFILTER = Function("mssvm_png_unfilter", height=INT, width=INT, step=INT, lines=BYTES, out=BYTES)
 
 

@@ -20,9 +20,9 @@ Progress = Callable[[int, int | None], None]
 
 FormatName = Literal["jsonl", "conll", "ts", "npz", "csv", "parquet", "images"]
 STDIN = "-"
-MAX_LINE = 1 << 26  # bytes; a longer line is hardly an instance, and would have to be held in memory
-UNPACKED = 1 << 30  # bytes that any compressed file may unpack to
-EXPANSION = 20  # times its size that a larger compressed file may unpack to
+MAX_LINE = 1 << 26  # bytes of the longest line: a longer one is hardly an instance, and would have to be held in memory
+UNPACKED = 1 << 30  # any compressed file may unpack to this many bytes
+EXPANSION = 20  # a larger compressed file may unpack to this many times its own size
 PIECE = 1 << 24  # bytes read at a time
 PROGRESS_EVERY = 1 << 20  # bytes between two calls of progress
 RAISE = "or raise --limit (limit in Options) if you trust the file"
@@ -31,13 +31,30 @@ UNPACK = f"save it unpacked, {RAISE}"
 
 @dataclass(frozen=True)
 class Options:
-    """How to read a file. ``format`` and ``structure`` are detected if None. ``labelled=False``: CoNLL without a
-    column of labels; ``vote_columns``: names of the annotators whose votes are the last columns of a CoNLL file
-    ("gold": the truth); ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
-    label in masks; ``missing_label``: a further label that stands for a missing one; ``columns``: names of the columns
-    of groups and of labels in tables. ``progress`` is called with the bytes read so far and the bytes in all,
-    ``note`` with the error of a line of JSON, which is then skipped. Lines, arrays and pictures may be
-    ``limit`` times as large as usual.
+    """How to read a file.
+
+    Parameters
+    ----------
+    format, structure : str or None
+        The format of the file and the structure of its instances; None: detected.
+    labelled : bool
+        False for CoNLL files without a column of labels.
+    vote_columns : tuple of str
+        Names of the annotators whose votes are the last columns of a CoNLL file ("gold": the truth).
+    sources : bool
+        Whether to store the lines of CoNLL files, so that predictions can be written beside them.
+    missing_colour : str
+        The colour of unlabelled pixels in masks.
+    missing_label : hashable or None
+        A further label that stands for a missing one.
+    columns : tuple of str
+        Names of the columns of groups and of labels in tables.
+    limit : int
+        Lines, arrays and pictures may be this many times as large as usual.
+    progress : function or None
+        Called with the bytes read so far and the bytes in all.
+    note : function or None
+        Called with the error of a line of JSON, which is then skipped; without it the error is raised.
 
     >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
     >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None
@@ -58,7 +75,7 @@ class Options:
     """Called with the errors of lines of JSON, which are then skipped; without it errors are raised."""
 
     def demand(self, got: Kind, name: str, what: str) -> None:
-        """Raise if another structure was asked for than ``what`` holds."""
+        """Raise if the structure ``got``, which ``what`` holds, is not the structure that was asked for."""
         if self.structure not in (None, got):
             hint = f"name other data, or use --structure {got} with mssvm fit."
             raise InputError(f"{name} is {what}, which holds {got}s, not {self.structure}s; {hint}")

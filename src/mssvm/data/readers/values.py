@@ -26,9 +26,9 @@ class LabelReader:
     def __init__(self, missing_label: Hashable = None) -> None:
         self.type: type | None = None
         self._interned: dict[Any, Any] = {}
-        if missing_label is not None:  # as given, and as text: a command line cannot tell 0 from "0"
+        if missing_label is not None:  # as it is, and as text: a command line cannot tell 0 from "0"
             self._interned = {missing_label: None, str(missing_label): None}
-        self._type_place = 0  # line of the first label, which has the type of all
+        self._type_place = 0  # the line of the first label, whose type all labels must have
 
     def read(self, value: Any, shape: tuple[int, ...], fail: Fail, place: int = 0) -> Any:
         """Labels of one instance, nested like ``shape``; None if it has none."""
