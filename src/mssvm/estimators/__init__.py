@@ -1,10 +1,10 @@
-"""scikit-learn estimators: ``members`` are the family, ``base`` is their common base class, made of ``parameters``
-(their constructor), ``fitted`` (what a fitted model can do) and ``fit``.
+"""scikit-learn estimators: ``members`` are the family; ``base`` is their common base class, which joins ``parameters``
+(their constructor) and ``fitted`` (the methods of a fitted model) and adds ``fit``.
 
 plan            parameters of an estimator as one frozen description of its training
 training_data   X and y as a sample of a problem; ``sharded`` is the same on a cluster
 training        the problem solved; ``hooks`` are what users attach to it
-outcome         how it ended; ``diagnosis`` says it in sentences
+outcome how training ended; ``diagnosis`` says it in sentences
 prediction      requests of a fitted model; ``kbest`` for several outputs
 calibration     the temperature of probabilities
 persist, plots  files and pictures of a fitted model

@@ -64,15 +64,15 @@ class StructuredEstimator(FittedMethods):
         X, y : sequences of instances and of their labels, or X a ``ShardedDataset``, which has both
         sample_weight : one number per instance
         allowed : labels in the shape of y
-            Restricts, site by site, which labels are possible at all (MISSING: any).
+            The candidate labels of every site, beyond what y says (MISSING: any label).
         callback : function of a row of the history and the weights
             Called at every recorded iteration; training stops where it returns True.
         validation : pair (X, y), HeldOut or Validation
             Early stopping: the weights with the highest score on these data are kept. ``HeldOut`` also sets how often
             they are scored and when to give up; ``Validation`` takes any function that scores the weights.
         checkpoint : path or Checkpoint
-            Training saves itself under this name and a number for each start, and resumes from these files if they
-            exist; delete them when the model is saved.
+            The state of training is saved in files of this name, with a number for each start. Training resumes from
+            these files if they exist; delete them when the model is saved.
         time_limit : float
             Seconds after which training stops with the best weights so far: a pass over the data is finished first.
 
@@ -100,11 +100,11 @@ class StructuredEstimator(FittedMethods):
         checkpoint: Checkpoint | str | Path | None = None,
         time_limit: float | None = None,
     ) -> Self:
-        """Go on learning from further instances, without the earlier ones.
+        """Continue learning from further instances, without the earlier ones.
 
         Minimises 1/2 |w - w_last|^2 + C sum_i weight_i U_i(w) over the instances given: the last weights take the place
         of zero in the regulariser. Labels and named features that appear for the first time get weights, which start
-        at zero. The first call is ``fit``. Where the earlier data are still there, ``fit`` on all of them with
+        at zero. The first call is ``fit``. If the earlier data are still available, ``fit`` on all data with
         ``warm_start=True`` is better: it minimises the objective of all data and takes little longer
         (docs/continue.md).
 

@@ -15,8 +15,8 @@ LOG_TEMPERATURES = tuple(0.5 * np.log(2.0) * k for k in range(-10, 11))  # a gri
 
 @dataclass(frozen=True)
 class CalibratedTemperature:
-    """The temperature of least log loss among those searched; ``at_edge``: the loss still falls where the search ends,
-    so that a temperature beyond may be better."""
+    """The temperature of least log loss among those searched; ``at_edge``: the loss still falls at the end of the
+    searched interval, so that a temperature outside it may be better."""
 
     temperature: float
     log_loss: float

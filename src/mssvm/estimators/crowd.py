@@ -39,12 +39,13 @@ from mssvm.optim import Outcome, Solution
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded
 
-ITERATIONS = 20  # of the solver in every round but the last
+ITERATIONS = 20  # iterations of the solver in every round but the last
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdFit:
-    """What was learned from votes: weights, how training ended, tables, and probabilities of the true labels."""
+    """The result of learning from votes: weights, the outcome of training, tables, and probabilities of the true
+    labels."""
 
     encoder: Encoder
     w: Floats
@@ -85,11 +86,12 @@ class Rounds:
         self.truth = TruthPosterior(data)
         self.gold = data.observed.single
         self._began = monotonic()
-        self._calls = 0  # of the solver in all rounds: every call has a checkpoint of its own
+        self._calls = 0  # number of solver calls so far: every call has its own checkpoint file
 
     def run(self) -> CrowdFit:
         """Rounds until the probabilities of true labels converge; in the last one the solver converges, too."""
-        # Certain votes would make certain tables, which no features could ever contradict.
+        # Without pseudo-votes, unanimous votes would make tables of zeros and ones, which no features could ever
+        # contradict.
         posterior = vote_shares(self.votes, doubt=1.0)
         posterior[self.gold] = self.data.observed.mask[self.gold]
         w: Floats | None = None

@@ -1,4 +1,4 @@
-"""What happened in training, in sentences."""
+"""The course of training, in sentences."""
 
 from __future__ import annotations
 

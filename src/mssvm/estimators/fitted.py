@@ -1,4 +1,4 @@
-"""What a fitted model can do: attributes, predictions, inspection and files."""
+"""The attributes and methods of a fitted model: predictions, inspection and files."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
         makes label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of
         y, MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
         ``ShardedDataset``; with ``output``, a folder, its labels go into one file per shard, whose names are returned.
-        ``return_status`` adds a ``PredictionStatus``: whether inference was exact, converged, and by how much values
-        can be off; ``prediction_status_`` is that of the last call. ``hidden`` is the old name of ``hidden_sites``, for
-        one more release.
+        ``return_status`` adds a ``PredictionStatus``: whether inference was exact, converged, and a bound on the error
+        of its values; ``prediction_status_`` is the status of the last call. ``hidden`` is the old name of
+        ``hidden_sites``, for one more release.
 
         >>> clf.predict(X)[0].tolist(), clf.predict(X, given=[["I", None, None], None])[0].tolist()
         (['B', 'I', 'O'], ['I', 'I', 'O'])
@@ -203,9 +203,9 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
     def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
 
-        Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
-        by them. ``temperatures_`` has the result; decode="map" does not change. Missing labels, and labels
-        unseen in training, do not count.
+        The weights are divided by one number wherever probabilities are computed: in ``predict_marginals`` and in
+        decisions that use them. ``temperatures_`` has the result; decode="map" does not change. Missing labels, and
+        labels unseen in training, do not count.
 
         The number is the best of a grid from 1/32 to 32, refined, as the loss can have several minima.
         ``training_["calibration"]`` has the ``temperature``, its ``log_loss``, and whether it is ``at_edge`` of this
@@ -316,7 +316,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
         return labels, scores
 
     def decision_gap(self, X: Any, y: Any = None) -> Floats:
-        """By how much the best output beats the second best, or the best output that agrees with y (then >= 0).
+        """By how much the best output beats the second best or, with y, the best output that agrees with y (then >= 0).
 
         Differences of scores PS_h[eps_h] theta per instance. y may hold missing labels and candidate sets.
 
@@ -369,7 +369,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
 
     def _trained_by(self) -> tuple[Any, ...]:
         """The last arguments of ``inference_of`` (n_trained, wide, effort), so that "auto" predicts with the bound if
-        it was trained with the bound: weights learned with one inference do not suit another."""
+        the model was trained with the bound: weights learned with one inference do not suit another."""
         trained = getattr(self, "training_", {})
         if trained.get("methods", {}).keys().isdisjoint(BOUNDED):
             return ()
@@ -378,8 +378,8 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
     # ------------------------------------------------------------------------------------- inspection
 
     def diagnose(self) -> str:
-        """A few sentences: whether training converged, how far from the optimum it can be, what inference it used, how
-        much restarts differ, how much was labelled, and which hidden states are unused.
+        """A few sentences: whether training converged, how far from the optimum it can be, which inference it used, how
+        much restarts differ, how many sites were labelled, and which hidden states are unused.
 
         >>> "converged" in clf.diagnose()
         True

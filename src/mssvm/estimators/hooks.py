@@ -1,4 +1,4 @@
-"""What users attach to one call of ``fit``: callbacks, validation, checkpoints, a time limit, a line of progress."""
+"""Hooks of one call of ``fit``: callbacks, validation, checkpoints, a time limit, a line of progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Context = Callable[[], AbstractContextManager[Any]]
 class HeldOut:
     """Labelled data for early stopping, scored every ``every`` iterations.
 
-    Training ends after ``patience`` scores in a row without a new maximum; the weights of the highest score are kept.
+    Training ends after ``patience`` scores in a row without a new maximum; the model gets the weights of the highest
+    score.
 
     ``hidden_sites`` is as in ``predict`` (``hidden`` is its old name, for one more release). Errors about the data are
     raised inside the context ``naming()``, which can reword them.

@@ -19,7 +19,8 @@ SHARED = ("eps_y", "eps_h", "C", "solver", "engine", "max_iter", "tol", "n_init"
 
 
 class LatentClassifier(ClassifierMixin, BaseEstimator):
-    """A multiclass classifier whose classes have several prototypes, chosen by a hidden variable that is never seen.
+    """A multiclass classifier whose classes have several prototypes; a hidden variable says which prototype an instance
+    has.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
     eps_y, eps_h : float
         Temperatures of label and hidden variable: (1, 1) likelihood, (0, 1) MSSVM, (0, 0) LSSVM.
     margin : bool
-        Whether training demands a margin (the 0-1 loss in the objective); None: exactly if eps_y is 0.
+        Whether training demands a margin (the 0-1 loss in the objective); None: if and only if eps_y is 0.
     C, solver, engine, max_iter, tol, n_init, random_state, n_jobs, verbose :
         As in the structured estimators.
     class_weight : None, "balanced" or a dict

@@ -190,9 +190,10 @@ class ModLat(StructuredEstimator):
     beta : float
         Weight of the diversity of the conditional model, from 0 to 1.
     latent_weight : float
-        Weight of the loss on hidden variables against that on outputs; 0 leaves LSSVM.
+        Weight of the loss on hidden variables relative to that on outputs; 0 is LSSVM.
     n_rounds : int
-        Largest number of rounds in which the two models are fitted in turn; the predictor of least objective is kept.
+        Largest number of rounds in which the two models are fitted in turn; the predictor of least objective is
+        returned.
     {common}
 
     {example}

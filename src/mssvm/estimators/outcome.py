@@ -25,7 +25,7 @@ ENDED = {
     "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
-BOUNDED = ("decomposition bound", "decomposition bound on the host")  # as inference names it
+BOUNDED = ("decomposition bound", "decomposition bound on the host")  # the methods' names in the status of inference
 SLACK = 0.02  # tolerated loss of accuracy, as a share of the labelled sites, against the unary scores alone
 REMEDY = (
     "use a likelihood (CRF, or HCRF with hidden variables) or soften the margin (UnifiedSSVM with eps_y > 0, such as "
@@ -45,8 +45,8 @@ def nothing_learned(at_zero: bool, margin: bool, right: int, labelled: int, clas
     """A sentence that says that a ``margin`` learned nothing and what to do about it; "" if it learned something.
 
     Nothing was learned if training ended ``at_zero``, or if the model predicts at most a share ``SLACK`` of the
-    labelled sites more than the most frequent class does and that class has less than half of them. (It is fine that a
-    margin predicts one class everywhere if that class has most of the labels.)
+    labelled sites more than the most frequent class does and that class has less than half of them. (A margin that
+    predicts one class everywhere is no failure if that class has most of the labels.)
     """
     if at_zero:
         return AT_ZERO
@@ -57,8 +57,8 @@ def nothing_learned(at_zero: bool, margin: bool, right: int, labelled: int, clas
 
 
 def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[int]) -> str:
-    """A sentence about weights that predict fewer of the labelled sites than something simpler does: the most frequent
-    class, or the unary scores ``alone`` (by more than ``SLACK``, as links may cost a few sites); "" for better ones."""
+    """A sentence about weights that predict fewer of the labelled sites than a simpler rule: the most frequent class,
+    or the unary scores ``alone`` (by more than ``SLACK``, as links may cost a few sites); "" for better weights."""
     most = max(class_counts, default=0)
     simpler = ""
     if right < alone - SLACK * labelled - 1:
@@ -78,7 +78,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     counts the methods of inference used, and measures how much each hidden state is used given the labels."""
     last = chosen.trace[-1] if chosen.trace else None
     certificate = chosen.certificate
-    bounded = training.upper_bound(chosen)  # first, while messages are those of these weights
+    bounded = training.upper_bound(chosen)  # computed first, while messages are still those of these weights
     blocks = training.data.summaries(training.problem, chosen.w)
     right = sum(block.right for block in blocks)
     exact = all(block.exact for block in blocks)

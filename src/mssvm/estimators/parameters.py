@@ -1,4 +1,5 @@
-"""The parameters of all members: their constructor, and what follows from them before there are data."""
+"""The parameters of all members: their constructor, and the objective, decoder and training plan that follow from
+them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signatu
 
 
 def _points_to_structures(constructor: Callable[P, None]) -> Callable[P, None]:
-    """The constructor with an error for parameters of structures (``MSSVM(hidden=2)``) that says where to put them."""
+    """The constructor, with an error for parameters of structures (``MSSVM(hidden=2)``) that says where they belong."""
     known = inspect.signature(constructor).parameters
 
     @wraps(constructor)

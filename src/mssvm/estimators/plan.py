@@ -43,13 +43,13 @@ from mssvm.structures import Chain, Encoder, Structure
 from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
-INSTANCE_OPERATIONS = 1e6  # the same in one instance, which is allowed whatever their number
+INSTANCE_OPERATIONS = 1e6  # table entries that it may visit in one instance, however many instances there are
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
-SMOOTHED = (1.0, 0.25)  # temperatures of L-BFGS as "auto"
-SPARSE_SMOOTHED = (1.0, 0.5)  # the same where labels are sparse
-BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages converge with the weights
+SMOOTHED = (1.0, 0.25)  # temperatures of the L-BFGS that "auto" chooses
+SPARSE_SMOOTHED = (1.0, 0.5)  # its temperatures where labels are sparse
+BOUNDED_TOLERANCE = 1e-3  # its tolerance on convergent bounds, whose messages converge together with the weights
 SPARSE = 2 / 3  # share of missing labels above which labels are sparse
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
@@ -58,8 +58,8 @@ Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """All of a training that does not depend on the data: the estimator's parameters, with names replaced by objects
-    where that needs no data. ``name`` is the member's; ``engine`` has the number of threads."""
+    """The part of a training that does not depend on the data: the estimator's parameters, with names replaced by
+    objects where that needs no data. ``name`` is the member's; ``engine`` has the number of threads."""
 
     name: str
     structure: Structure
@@ -158,8 +158,9 @@ def inference_of(
     effort: str = "fast",
 ) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
-    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
-    ``wide`` is the method where exact inference is too expensive. Predictions pass the arguments of their training."""
+    so in training "auto" uses fast propagation, and exact inference only where a pass over all instances is within
+    ``PASS_OPERATIONS``; ``wide`` is the method where exact inference is too expensive. Predictions pass the arguments
+    of their training."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object
@@ -189,7 +190,7 @@ def inference_for(encoder: Encoder, inference: Any, memory_limit: Any, threads: 
 
 
 def generator_of(random_state: Any) -> np.random.RandomState:
-    """As scikit-learn reads ``random_state``: None, a seed, or a generator."""
+    """A random generator from ``random_state``, which is None, a seed or a generator, as in scikit-learn."""
     try:
         generator: np.random.RandomState = check_random_state(random_state)
     except ValueError:
@@ -228,8 +229,8 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
 def class_weights(
     class_weight: Any, vocabulary: LabelVocabulary, labels: Labels, times: Floats | None = None
 ) -> Floats:
-    """The weights of the classes. "balanced" is sites / (classes * sites of the class); a candidate set counts in
-    equal shares for its members, and site s ``times[s]`` times (default once)."""
+    """The weights of the classes. "balanced" is sites / (classes * sites of the class); a candidate set counts in equal
+    shares for its members, and site s counts ``times[s]`` times (default once)."""
     weights = np.ones(vocabulary.n_classes)
     if isinstance(class_weight, str) and class_weight == "balanced":
         candidates = labels.mask[labels.observed]
@@ -274,7 +275,8 @@ def mean_per_instance(values: Floats, labels: Labels) -> Floats:
 def starts(
     init: Any, problem: Problem, hidden: Bools, n_init: int, rng: np.random.RandomState, regulariser: Regulariser
 ) -> Iterator[Floats]:
-    """Starting weights of every restart; one where all would be the same or the problem has one minimum.
+    """Starting weights of every restart; only one start where all would be the same or the problem has a single
+    minimum.
 
     ``init`` is a name of ``STARTS`` or an array; ``hidden`` marks the weights that touch hidden variables.
     """

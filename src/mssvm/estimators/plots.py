@@ -91,8 +91,8 @@ class Plots(BaseEstimator):
         return ax
 
     def plot_image(self, x: Any, y: Any = None, axes: Any = None) -> Any:
-        """One image: as it is (its first three features, or the first one), the labels given in ``y``, the labels
-        predicted, and how unsure every pixel is; without ``y`` three panels."""
+        """Panels of one image: the image itself (its first three features, or the first one), the labels given in
+        ``y``, the labels predicted, and the uncertainty of every pixel; without ``y`` three panels."""
         model: Any = self
         p = np.asarray(model.predict_marginals([x])[0])
         if p.ndim != 3:

@@ -92,7 +92,7 @@ class CompiledQueries:
 class PredictionRequest:
     """Instances to predict, with the roles and allowed states of their variables, and the fitted model; ``compiled`` is
     the cache of the model, if it has one. ``evidence`` (one number per state) is added to the scores: soft labels.
-    ``statuses`` are those of the inference calls made for this request."""
+    ``statuses`` has the status of every inference call made for this request."""
 
     encoded: Encoded
     query: Query
@@ -152,11 +152,12 @@ class PredictionRequest:
         return self._possible(self.planner(batch).bind(all_outputs, 0.0, 0.0)(gain))
 
     def _gain(self, loss: Any, eps_y: float, eps_h: float) -> tuple[PredictionRequest, Potentials]:
-        """Expected losses under the posterior as scores, -inf at impossible states; and the request they belong to."""
+        """Scores whose maximum has the least expected loss under the posterior, -inf at impossible states; and the
+        request that they belong to."""
         encoded = self.encoded
         request = self
         inputs = inputs_for(loss, encoded.inputs)
-        if inputs is not encoded.inputs:  # another batch, with a table for every factor, so nothing compiled fits it
+        if inputs is not encoded.inputs:  # another batch, with a table for every factor: no compiled query fits it
             encoded = replace(encoded, inputs=inputs, query=None)
             request = replace(self, encoded=encoded)
         batch = encoded.batch
@@ -196,8 +197,9 @@ class PredictionRequest:
 
 @dataclass(frozen=True, eq=False)
 class KnownLabels:
-    """What is known about the labels of X, each in the shape of y: ``given`` labels (MISSING where unknown) hold,
-    ``allowed`` restricts to candidates, and ``hidden_sites`` is a mask of labels that are no outputs."""
+    """The caller's knowledge about the labels of X, in the shape of y: ``given`` labels (MISSING where unknown) are
+    held fixed, ``allowed`` restricts to candidates, and ``hidden_sites`` masks the sites that are hidden instead of
+    outputs."""
 
     hidden_sites: Any = None
     given: Any = None

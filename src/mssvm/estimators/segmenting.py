@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """Sites start .. stop - 1 with a label, and the probability that exactly this segment is there."""
+    """Sites start .. stop - 1 with a label, and the probability that the segmentation has exactly this segment."""
 
     start: int
     stop: int

@@ -41,7 +41,8 @@ class ShardedTrainingData(FittedData[ShardedProblem]):
 
     @classmethod
     def of(cls, plan: TrainingPlan, data: ShardedDataset, earlier: Earlier | None) -> ShardedTrainingData:
-        """Let the workers read the shards, and merge their vocabularies (after an earlier training: extend its own)."""
+        """Let the workers read the shards, and merge their vocabularies (or extend those of an ``earlier``
+        training)."""
         if plan.only_seen:
             raise UnsupportedError("support='seen' looks at all data at once; on a cluster use support='all'.")
         if plan.strategy is not None:

@@ -5,9 +5,9 @@
     change     sum_y p(y) |e_y - p|_1 |x|, the expected length of the gradient: how much a label would move the weights
     random     uniform draws, to compare with
 
-An instance counts as the sum over its sites without a label. Labels of similar sites are redundant. So
+The score of an instance is the sum over its sites without a label. Labels of similar sites are redundant. So
 suggestions alternate between the labels that the model predicts (the best site of every label comes before the second
-best of any), and sites within ``spacing`` steps of a suggested one are passed over.
+best of any), and sites within ``spacing`` steps of a suggested site are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One call of ``fit``: pose the problem of the data, solve it from one or several starts, keep the lowest."""
+"""One call of ``fit``: pose the problem of the data, solve it from one or several starts, keep the solution of lowest
+objective."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ from mssvm.objectives.unified import Unified
 from mssvm.optim import BCFW, LBFGS, Callback, Checkpoint, Row, Solution, Solver, Validation
 from mssvm.optim.solution import best_of, followed_by
 
-FEW_WEIGHTS = 1000  # for which cutting planes close a gap in tens of rounds
+FEW_WEIGHTS = 1000  # with at most this many weights, cutting planes close a gap in tens of rounds
 NO_PRODUCT = "No certified stage: independent variables cannot avoid what the structure forbids."
-NEARLY = 1e-3  # of the objective at weights of zero: what counts as no better
+NEARLY = 1e-3  # an objective within this share of that at zero weights is no better than it
 
 
 @dataclass(eq=False)
@@ -95,7 +96,8 @@ class Training:
         return bool(known and objective.eps_y == 0.0 and sample.batch.cards.max(initial=1) <= 2)
 
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
-        """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
+        """Minimise from every start; return the weights of lowest objective (all of them), the solution, and figures
+        about the training."""
         plan = self.plan
         hidden = self.taken(self.data.encoder.weight_masks.hidden)
         self.warm = warm is not None
@@ -125,7 +127,7 @@ class Training:
             raise InfeasibleError(error.reason, what="y", instance=instance) from None
 
     def _best_start(self, init: Any, hidden: Bools) -> tuple[Solution, dict[str, Any]]:
-        """Minimise from every start and keep the lowest: the solution, and figures about the training."""
+        """Minimise from every start; return the solution of lowest objective, and figures about the training."""
         plan = self.plan
         solutions: list[Solution] = []
         objectives: list[float] = []
@@ -146,7 +148,7 @@ class Training:
     def _again(self, first: Solution, figures: dict[str, Any], hidden: Bools) -> tuple[Solution, dict[str, Any]]:
         """Train a second time if the first model predicts its training labels worse than a simpler rule: with careful
         inference if it propagated, from another random start if there are hidden variables. The better of the two
-        models is kept."""
+        models is returned."""
         plan = self.plan
         propagated = not figures["exact"] and figures["methods"].keys().isdisjoint(BOUNDED)
         careful = propagated and hasattr(self.inference, "effort")
@@ -201,8 +203,9 @@ class Training:
         return solution
 
     def _certified(self, solution: Solution, solver: Solver[Any]) -> Solution:
-        """The stage that minimises an upper bound of the true objective, from the weights of the difference of bounds;
-        the lowest bound is kept. Without a finite bound of these weights they are returned as they are."""
+        """The stage that minimises an upper bound of the true objective, from the weights that minimise the difference
+        of bounds; returns the weights of the lowest bound. If these first weights have no finite bound, their solution
+        is returned unchanged."""
         problem = self.problem.as_certified()
         w = solution.w
         try:
@@ -229,7 +232,7 @@ class Training:
         try:
             with ONE_BLAS_THREAD:
                 return self.regulariser.value(w) + float(problem.as_certified().difference(w).total)
-        except InfeasibleError:  # independent variables cannot avoid what is forbidden
+        except InfeasibleError:  # a product of independent distributions gives forbidden states probability
             return float("nan")
 
     @property

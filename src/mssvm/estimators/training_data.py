@@ -43,7 +43,7 @@ class Earlier(NamedTuple):
 
 
 class Census(NamedTuple):
-    """Numbers of sites: in all, with labels, with several candidates; and of every class as a single label."""
+    """Numbers of sites: in total, with labels, with several candidates, and with each class as their single label."""
 
     sites: int
     sites_labelled: int
@@ -102,7 +102,7 @@ class TrainingData(FittedData[TrainingProblem]):
     def of(
         cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Earlier | None
     ) -> TrainingData:
-        """Learn the vocabularies of X and y (after an earlier training: extend its own), and lay the data out."""
+        """Learn the vocabularies of X and y (or extend those of an ``earlier`` training), and lay the data out."""
         if y is None:
             raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
         structure = plan.structure
@@ -151,7 +151,7 @@ class TrainingData(FittedData[TrainingProblem]):
         seen = np.ones(self.encoder.model.n_weights, dtype=bool)
         for term in optional:
             seen[_weights_of(term)] = False
-        for term in required:  # last: a block may have terms of both sorts
+        for term in required:  # after the other terms: a block may have terms of both kinds
             seen[_weights_of(term)] = True
         # The adjoint of the labels' indicators sums |feature| over the sites with a label.
         indicators = np.zeros(batch.n_states)

@@ -30,7 +30,7 @@ class StructuredConfig(PretrainedConfig):
     loss : "zero" or "hamming"
         What a wrong word costs in training: nothing for likelihoods, one for margins.
     pooling : "first" or "mean"
-        The vector of a word: that of its first piece, or the mean of all its pieces.
+        The vector of a word: the vector of its first piece, or the mean over all its pieces.
     head_dropout : float
     kwargs : mapping
         Parameters of every configuration of transformers, such as ``id2label``.

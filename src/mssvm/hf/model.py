@@ -212,8 +212,9 @@ class StructuredTokenClassifier(PreTrainedModel):
     ) -> list[dict[str, Any]]:
         """Groups of parameters for an optimiser of torch, each with its learning rate.
 
-        The encoder has ``lr``, the tables of transitions, which are not pretrained, ``transitions_lr``, and the rest of
-        the head ``head_lr`` (by default ``lr``). ``weight_decay`` leaves out biases, norms and transitions.
+        The encoder has the rate ``lr``; the tables of transitions, which are not pretrained, have ``transitions_lr``;
+        the rest of the head has ``head_lr`` (by default ``lr``). ``weight_decay`` leaves out biases, norms and
+        transitions.
 
         >>> [group["lr"] for group in tagger.parameter_groups(3e-5, head_lr=1e-4)]
         [3e-05, 3e-05, 0.0001, 0.0001, 0.01]

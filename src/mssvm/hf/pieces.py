@@ -31,7 +31,7 @@ class Words:
     ) -> Words:
         """Words from ``word_ids`` (below zero: no word); without them every piece that is not ``special`` is a word.
 
-        ``trim`` makes W the largest number of words instead of P, which has to read the tensors.
+        With ``trim`` W is the largest number of words instead of P; that requires reading the tensors.
         """
         real = attention_mask != 0
         if word_ids is not None:

@@ -17,7 +17,8 @@ from mssvm.torch.layer import MISSING_LABEL
 
 NO_WORD = -1
 NO_SPANS = Rates.of(right=0, predicted=0, true=0)
-FILLS = {"word_ids": NO_WORD, "attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0}  # for padding
+# The values that pad each tensor.
+FILLS = {"word_ids": NO_WORD, "attention_mask": 0, "special_tokens_mask": 1, "token_type_ids": 0}
 
 
 def encode(

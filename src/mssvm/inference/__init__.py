@@ -1,4 +1,4 @@
-"""Inference: the methods that compute nested power sums, and what each of them guarantees.
+"""Inference: the methods that compute nested power sums, and the guarantees of each.
 
 ``Exact`` refuses instances that do not fit into memory, ``Propagate`` approximates by messages, ``Decompose`` bounds
 from above by chains, ``Auto`` is ``Exact`` where that fits and one of the others elsewhere, ``Toulbar2`` maximises on

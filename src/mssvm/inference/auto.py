@@ -73,7 +73,7 @@ class Auto(Settings):
 
 
 def has_cycles(batch: Batch) -> Bools:
-    """Per instance: are there more factors than a forest can have, so that some must close a cycle?"""
+    """Per instance: are there more factors than a forest can have, so that the graph must have a cycle?"""
     return np.asarray(np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1))
 
 
@@ -95,8 +95,9 @@ class AutoPlan:
     def fits(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is exact inference within the limits?
 
-        Two temperatures restrict the order of elimination, so that what is too wide at one temperature is too wide at
-        two. One is measured first: it costs one search per graph, while at two every pattern of roles needs its own.
+        Two temperatures restrict the order of elimination, so an instance that is too wide at one temperature is too
+        wide at two. One temperature is measured first: that costs one search per graph, while two temperatures need a
+        search for every pattern of roles.
         """
         if eps_y != eps_h and self._cyclic.any():
             narrow = self.fits(query, eps_h, eps_h)
@@ -118,7 +119,8 @@ class AutoPlan:
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         fits = self.fits(query, eps_y, eps_h)
         bounded = self.settings.wide == "decompose"
-        if bounded and not fits.any():  # finding elimination orders that are not used would take as long as many sweeps
+        # A search for elimination orders takes as long as many sweeps, and its orders would not be used.
+        if bounded and not fits.any():
             narrower_fits = fits
         else:
             narrower_fits = self.fits(narrower, eps_y, eps_h)

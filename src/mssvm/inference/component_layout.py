@@ -19,7 +19,7 @@ from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 
-LIMIT = 1 << 20  # components times border states, in all
+LIMIT = 1 << 20  # most pairs of a component and a border state in a layout
 NO_INTS: Ints = np.zeros(0, dtype=np.int64)
 
 
@@ -41,7 +41,7 @@ class EntryIndex:
 
 @dataclass(frozen=True, eq=False)
 class ComponentShape:
-    """What components of one shape have in common.
+    """Index arrays that all components of one shape share.
 
     ``wiring`` joins the hidden variables. ``states`` are the entries that add up to the unary scores ``into``,
     ``tables`` the entries of the tables, ``slices`` the first entry of each table.
@@ -52,12 +52,12 @@ class ComponentShape:
     states: EntryIndex
     tables: EntryIndex
     slices: EntryIndex
-    patterns: Ints  # of each table: which variables of the factor are hidden, as bits
+    patterns: Ints  # by table, a bit mask of the factor's hidden variables
 
     @classmethod
     def of(cls, cards: Ints, border: Ints, scopes: list[Ints]) -> ComponentShape:
-        """``cards`` of the hidden variables and of the ``border``; scopes name the k-th hidden variable k, the j-th of
-        the border -1 - j."""
+        """The shape of a component from the numbers of states of its hidden variables (``cards``) and of its
+        ``border``; in ``scopes`` the k-th hidden variable is k, and the j-th variable of the border is -1 - j."""
         n = int(np.prod(border))
         unary_ptr = offsets(cards)
         n_unary = unary_ptr[-1]

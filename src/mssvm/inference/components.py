@@ -34,10 +34,10 @@ class Components:
     batch: Batch  # one instance per component and border state
     query: Query
     states: tuple[Ints, Ints, Ints]  # entries of the components' unary scores, and the matching entries of theta and mu
-    tables: tuple[Ints, Ints]  # for entries of the components' tables and table marginals: theta and mu
+    tables: tuple[Ints, Ints]  # for every entry of the components' tables, the entry of theta; likewise of mu
     owner: Ints  # instance of the source of each component and border state
-    slot: Ints  # where its value is added: an entry of [outputs' unary | outputs' tables | one per instance]
-    weight: Ints  # its probability: an entry of [outputs' mu.unary | mu.tables | one]
+    slot: Ints  # target of each value: an entry of [outputs' unary | outputs' tables | one per instance]
+    weight: Ints  # place of each probability: an entry of [outputs' mu.unary | mu.tables | one]
     outputs: Batch
     output_states: Ints  # entries of theta.unary that are states of outputs, in the order of ``outputs``
     output_tables: tuple[Ints, Ints]  # entries of theta.tables, and of the outputs' tables

@@ -134,7 +134,7 @@ class WholeCosts:
     most: int
     shift: int
     tops: list[float]
-    rounding: float  # of the differences of scores that costs are
+    rounding: float  # rounding error of the differences of scores from which costs are made
 
     @classmethod
     def of(cls, batch: Batch, b: int, theta: Potentials, query: Query) -> WholeCosts:

@@ -181,7 +181,7 @@ class Relaxation:
         start = np.concatenate([np.zeros(len(base)), self.tilt])
         began = monotonic()
         for turn, smoothing in enumerate(stages, start=1):
-            # Time that a stage leaves unused is the next one's.
+            # The next stage gets the time that a stage leaves unused.
             until = began + (deadline - began) * turn / len(stages)
             objective = _Objective(self, base, np.maximum(self.tau, smoothing), until, enough)
             start = objective.minimise(start, -(-iterations // len(stages)))

@@ -20,10 +20,10 @@ from mssvm.inference.decomposition.product import product_bound
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.plan import DecompositionPlan
 
-COLD_SWEEPS = 10  # at least, of the first evaluation with tables
+COLD_SWEEPS = 10  # least number of sweeps of the first evaluation with tables
 AT_A_TIME = 8  # sweeps between two tests of convergence
 LOWEST = 0.05  # least eps_y of a sweep at two temperatures, as a share of eps_h
-PROVEN = 1e-9  # a relative gap between bound and labelling up to this is rounding: the labelling is the maximum
+PROVEN = 1e-9  # a relative gap between bound and labelling up to this is rounding error: the labelling is the maximum
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,9 @@ class ChainTask:
 
     @property
     def moving(self) -> float:
-        """The eps_y of sweeps. At two temperatures sweeps make marginals equal, and a maximum has none: eps_y is raised
-        to a share of eps_h, and only the value is computed at eps_y itself."""
+        """The eps_y of sweeps. At two temperatures sweeps make the marginals of a variable in its chains equal, and a
+        maximum has no such marginals: eps_y is raised to a share of eps_h for sweeps, and only the value is computed at
+        eps_y itself."""
         return max(self.eps_y, LOWEST * self.eps_h) if self.nested else self.eps_y
 
     @cached_property
@@ -67,7 +68,8 @@ class ChainTask:
 
 
 class ChainAnswer:
-    """One call of a bound: writes the marginals of the task's instances into ``mu``, and ``result`` has the rest.
+    """One call of a bound: it writes the marginals of the task's instances into ``mu``; ``result`` returns values and
+    status.
 
     A ``side`` of training ("plus" or "minus") makes a fixed number of sweeps from the messages of its last call;
     without one ("") a call begins with messages of zero and sweeps until the bound has converged.
@@ -87,7 +89,7 @@ class ChainAnswer:
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
     def begin(self) -> None:
-        """Everything that needs no numbers from the device: in training all sweeps."""
+        """The part of the call that needs no numbers from the device: in training all sweeps."""
         self.chains, cold = self.plan.run(self.task, self.side, self.theta)
         task = self.task
         self.chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
@@ -170,7 +172,7 @@ class ChainAnswer:
         belief = self.belief
         mine = self.instances
         batch = self.batch
-        theta = Potentials(self.theta.unary, self.theta.tables)  # on the host, as labellings are
+        theta = Potentials(self.theta.unary, self.theta.tables)  # labellings are found on the host
         found = Labelling(self.plan.host, batch, theta, self.task.query, mine)
         states = np.zeros(batch.n_vars, dtype=np.int64)
         chains.decode(states)
@@ -201,7 +203,7 @@ class ChainAnswer:
     def _report(
         self, method: str, converged: Bools, sweeps: int, residual: Floats, lower: Floats, upper: Floats
     ) -> Belief:
-        """The belief with what is known about the task's instances."""
+        """The belief with the status of the task's instances."""
         old = self.belief.status
         mine = self.instances
         names = list(old.method)

@@ -19,15 +19,15 @@ from mssvm.engines.base import BoundQuery, Pair, Plan, Remembering, TwoCalls
 from mssvm.inference.decomposition.mean_field import MeanField
 
 METHOD = "mean field"
-COLD_SWEEPS = 4  # at most, of the first call
-WARM_SWEEPS = 3  # at most, of every later one
-SETTLED = 1e-4  # change of all probabilities in a sweep, below which they have converged
+COLD_SWEEPS = 4  # most sweeps of the first call
+WARM_SWEEPS = 3  # most sweeps of every later call
+SETTLED = 1e-4  # probabilities have converged when a sweep changes none by more than this
 
 
 @dataclass(eq=False)
 class Kept:
-    """What calls continue from: the product ``q`` (None: there was no call), and whether any answer of the last call
-    was ``exact``; if none was, later calls do not ask."""
+    """The state from which the next call continues: the product ``q`` (None: there was no call), and whether any answer
+    of the last call was ``exact``; if none was, later calls do not compute exact answers."""
 
     q: Floats | None = None
     exact: bool = True

@@ -24,13 +24,13 @@ from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import Batch, mask_from_indices
 
-BOUND = "decomposition bound"  # as the status of an answer calls it
-ON_HOST = "decomposition bound on the host"  # although the engine's device is another
+BOUND = "decomposition bound"  # the method's name in the status of an answer
+ON_HOST = "decomposition bound on the host"  # its name where sweeps run on the host for an engine on another device
 FACTORS_AT_ONCE = 1 << 16
 ITERATIONS = 100
-CLOSE = 1e-13  # of a probability: marginals that are equal
-ROUNDING = 1e-12  # of the sum of a table
-LEAST = 1e-12  # probability of an allowed state
+CLOSE = 1e-13  # probabilities that differ by at most this count as equal
+ROUNDING = 1e-12  # relative error of the sum of a table
+LEAST = 1e-12  # least probability of an allowed state
 
 
 @dataclass(frozen=True, eq=False)

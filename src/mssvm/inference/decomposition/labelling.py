@@ -12,12 +12,12 @@ from mssvm.engines.decomposition import anneal
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.propagation.cuts import CutModel
 
-EXPANSIONS = 3  # rounds over all states
-SEARCHED = 1 << 14  # variables of an instance that is worth a search
-OPEN = 1e-9  # of a score: gaps above this are worth more work
-ANNEALED = 1e-5  # of a score: gaps above this are worth annealing
-ENTRIES = 8e7  # of tables that annealing visits in an instance
-ROUNDS = 8000  # over an instance, at most
+EXPANSIONS = 3  # most rounds of expansions over all states
+SEARCHED = 1 << 14  # instances with at most this many variables are worth a search
+OPEN = 1e-9  # relative gaps above this are worth more work
+ANNEALED = 1e-5  # relative gaps above this are worth annealing
+ENTRIES = 8e7  # table entries that annealing visits in an instance
+ROUNDS = 8000  # most rounds of annealing over an instance
 
 
 class Labelling:

@@ -1,4 +1,4 @@
-"""Which instances of a batch are exact and which are bounded by chains; messages that training keeps."""
+"""Which instances of a batch are exact and which are bounded by chains; the messages that training continues from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
 if TYPE_CHECKING:
     from mssvm.inference.decomposition.decompose import Decompose
 
-KNOWN_SWEEPS = 20  # at least, of an evaluation where all labels are known
+KNOWN_SWEEPS = 20  # least number of sweeps of an evaluation where all labels are known
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ class DecompositionPlan:
     """The bound on one batch.
 
     ``kept`` has the messages of training, by side, number of temperatures (one or two) and instances; messages are
-    scores, which are valid at any temperatures. ``recalled`` has those of a checkpoint until ``run`` first needs them.
-    ``_swept`` names those that have seen a table.
+    scores, which are valid at any temperatures. ``recalled`` has the messages of a checkpoint until ``run`` first needs
+    them. ``_swept`` names the messages that were swept with tables other than zero.
     """
 
     settings: Decompose
@@ -111,7 +111,7 @@ class DecompositionPlan:
             self._swept.add(name)
         cold = name not in self._swept and bool(np.any(theta.tables))
         if cold:
-            self.kept.pop(name, None)  # what sweeps without tables left is rounding
+            self.kept.pop(name, None)  # messages of sweeps without tables are rounding errors
             self._swept.add(name)
         if name not in self.kept:
             self.kept[name] = task.run()

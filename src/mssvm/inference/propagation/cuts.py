@@ -31,8 +31,8 @@ from mssvm.core.topology import Batch
 # The largest flow in whole numbers: the sum of a capacity and of the flow against it must fit in 32 bits.
 LARGEST_FLOW = 2.0**30
 REFINEMENTS = 4
-PRECISION = 1e-10  # of the largest possible flow, at which refinement ends
-GAIN = 1e-12  # relative to a score: what counts as a rise of it
+PRECISION = 1e-10  # refinement ends at this share of the largest possible flow
+GAIN = 1e-12  # least rise of a score, relative to it, that counts as one
 
 
 @dataclass(frozen=True, eq=False)

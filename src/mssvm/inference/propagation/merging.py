@@ -42,9 +42,9 @@ class Merging:
     borders: Borders
     given: Ints  # states of the variables that have only one
     hidden_states: Bools
-    tables_from: Ints  # for entries of the merged tables: entries of [original tables | border values]
+    tables_from: Ints  # source of every entry of the merged tables: an entry of [original tables | border values]
     added: tuple[Ints, Ints]  # border values that add to a unary, and where
-    weights_from: Ints  # for border values: their probability, an entry of the merged [mu.unary | mu.tables | 1]
+    weights_from: Ints  # probability of every border value: an entry of the merged [mu.unary | mu.tables | 1]
     output_mu: tuple[Ints, Ints]  # entries of the original and of the merged mu.tables, of factors of outputs alone
 
     @classmethod
