@@ -1,4 +1,4 @@
-"""What a loss is: Delta(truth, prediction) as a table to add to the potentials (paper eq. 3 and section 4).
+"""The interface of a loss: Delta(truth, prediction) as a table to add to the potentials (paper eq. 3 and section 4).
 
 The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the
 label is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside: a set of one is a label.
@@ -49,7 +49,7 @@ class TiedInputs(Protocol):
 
 
 def refuse_site_weights(name: str, output: Bools, site_weight: Floats) -> None:
-    """An error unless all outputs weigh 1, for losses that are no sum over sites and would ignore other weights."""
+    """Raise unless all outputs have weight 1: a loss that is no sum over sites would ignore other weights."""
     if np.any(site_weight[output] != 1.0):
         raise UnsupportedError(
             f"the loss {name} is no sum over sites, so sites and classes have no weights in it; leave class_weight "

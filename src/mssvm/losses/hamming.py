@@ -46,7 +46,8 @@ class WeightedHamming(ScaledLoss):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
-    vector, for models whose outputs differ in their numbers of states. ``scale`` and ``normalize`` as in ``Hamming``.
+    vector, for models whose outputs differ in their numbers of states. ``scale`` and ``normalize`` are as in
+    ``Hamming``.
 
     >>> loss = ms.losses.WeightedHamming([5.0, 1.0, 1.0])                          # a B that is missed costs 5
     >>> ms.SSVM(ms.Chain(), loss=loss).fit(X, y).score(X, y)

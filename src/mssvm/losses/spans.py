@@ -1,4 +1,4 @@
-"""The loss on segments: spans that are missed, and spans that are not there.
+"""The loss on segments: true spans that are missed, and predicted spans that are wrong.
 
 Delta(s_i, s) = number of known spans that s does not have + number of segments of s that are known to be wrong
 
@@ -64,7 +64,7 @@ class SpanLoss(ScaledLoss):
         return SpanPotentials(unary, np.zeros(batch.n_table_entries), spans_of_batch, np.array(costs))
 
     def _per_instance(self, batch: Batch, output: Bools) -> Floats:
-        """What one span costs."""
+        """By instance, the cost of one wrong or missed span."""
         if not self.normalize:
             return np.full(len(batch), self.scale)
         labelled = np.bincount(batch.owner, weights=output, minlength=len(batch))
@@ -72,8 +72,9 @@ class SpanLoss(ScaledLoss):
 
 
 def known_spans(labels: Bools, boundary: Bools) -> list[tuple[int, int, int]]:
-    """Spans (start, stop, label) whose boundaries and label are known, from masks of what is admitted: ``labels``
-    (sites, classes), and ``boundary`` (sites, 2), whether a site may be inside a segment or begin one."""
+    """Spans (start, stop, label) whose boundaries and label are known, from two masks of what labels admit: ``labels``
+    (sites, classes), and ``boundary`` (sites, 2): whether a site may be inside a segment, and whether one may begin
+    there."""
     n = len(labels)
     single = labels.sum(axis=1) == 1
     begins = boundary[:, 1] & ~boundary[:, 0]

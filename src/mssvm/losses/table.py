@@ -23,7 +23,7 @@ FactorCosts = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], Any
 
 @dataclass(frozen=True, eq=False)
 class TableLoss(ScaledLoss):
-    """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
+    """A loss on the model's factors (pairs, boundaries, cliques), optionally with a further loss on single sites.
 
     ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
     or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that

@@ -2,7 +2,7 @@
 
 Delta(y_i, y) = scale 1[y is not admitted by y_i]
 
-It is no sum over sites or factors, so it has no table; ``objectives.zero_one`` computes U+ from several inferences.
+It is no sum over sites or factors, so it has no table; ``objectives.zero_one`` computes U+ by several inference calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NO_TABLE = (
 class ZeroOne(Settings):
     """``scale`` if any labelled output is wrong: the loss of the paper's remark on Bayes decisions.
 
-    An evaluation takes one inference for every labelled site of the longest instance, which suits short sequences and
-    small graphs.
+    An evaluation takes one inference call for every labelled site of the longest instance, which suits short sequences
+    and small graphs.
 
     >>> ms.SSVM(ms.Chain(), loss=ms.losses.ZeroOne()).fit(X, y).score(X, y)
     1.0

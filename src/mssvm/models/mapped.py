@@ -1,7 +1,7 @@
 """Features of mapped weights: theta = Phi expand(w), and the gradient restrict(Phi^T mu).
 
-``restrict`` is the transpose of the linear part of ``expand``: known weights get no gradient, weights that are used in
-two places get the sum of both gradients.
+``restrict`` is the transpose of the linear part of ``expand``: known weights get no gradient, and a weight that is used
+in two places gets the sum of both gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the training problem needs of an objective: a difference of two functions of theta, bound to a sample once.
+"""The interface of objectives: a difference of two functions of theta, bound to a sample once.
 
 ``unified``, ``m3e`` and ``modlat`` are objectives; a new one is a file that implements these two protocols.
 """

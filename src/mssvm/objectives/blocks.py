@@ -25,12 +25,12 @@ from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sample import Sample
 
 BLOCK_STATES = 1 << 17
-MAX_UNCUT_BLOCKS = 2  # up to this size in blocks a sample is not cut: the engine spreads it over its threads itself
+MAX_UNCUT_BLOCKS = 2  # a sample of up to this many blocks is not cut: the engine spreads it over its threads itself
 
 
 def block_ptr(ends: Ints, model: Model[Any], engine: Engine, least: int = 0) -> Ints:
-    """Offsets of the fixed blocks of consecutive instances; ``ends`` is the cumulative number of states, ``least`` the
-    smallest number of states of a block that inference asks for."""
+    """Offsets of the fixed blocks of consecutive instances; ``ends`` is the cumulative number of states, ``least`` is
+    the smallest number of states that inference allows in a block."""
     # A block makes one dense gradient, which must not cost more than the block itself.
     gradient_size: int = getattr(model, "gradient_size", model.n_weights)
     states = max(getattr(engine, "block_states", BLOCK_STATES), gradient_size // 4, least)

@@ -18,7 +18,7 @@ from mssvm.objectives.unified import UnifiedParts
 
 @dataclass(frozen=True, eq=False)
 class BoundBlock:
-    """Values, weighted sums and gradients of an objective on a block; all work that does not depend on w is done.
+    """Values, weighted sums and gradients of an objective on a block; all work that does not depend on w has been done.
 
     ``single_labels``: the labels admit one state of every variable, so that the unified objective's U- is linear.
     """
@@ -47,7 +47,7 @@ class BoundBlock:
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
         """sum_i c_i (<theta + Delta, mu_i> + eps_y H(mu_i) - theta(y_i)) and its gradient in w, for fixed marginals mu.
 
-        The marginals are found at smoothed ``temperatures``. The sum is linear in w and nowhere above the objective
+        The marginals are found at smoothed ``temperatures``. The sum is linear in w and at no w above the objective
         that training minimises. None where labels are missing or answers are neither exact nor decomposition bounds.
         """
         difference = self._difference

@@ -1,4 +1,5 @@
-"""What a solver sees: numbers only. A ``Problem`` is a sum over instances of differences of convex functions of w.
+"""The interface that solvers see: numbers only. A ``Problem`` is a sum over instances of differences of convex
+functions of w.
 
     loss(w) = sum_i c_i (plus_i(w) - minus_i(w)),      c_i = C * weight_i
 
@@ -130,8 +131,8 @@ class Minorised(Protocol):
     """A problem that can prove a lower bound on its loss."""
 
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
-        """Value and gradient at w of a linear function that is nowhere above the loss; None if none is known.
+        """Value and gradient at w of a linear function that is at no weights above the loss; None if none is known.
 
-        ``temperatures`` are those that w was found at.
+        ``temperatures`` are those at which w was found.
         """
         ...

@@ -152,9 +152,9 @@ class TrainingProblem:
         return unified and converges is not None and converges(self.sample.batch)
 
     def as_certified(self) -> TrainingProblem:
-        """The problem whose loss is an upper bound of the true one: U- is bounded from below where it is not exact.
+        """The problem whose loss is an upper bound of the true loss: U- is bounded from below where it is not exact.
 
-        It shares blocks and messages with this one.
+        It shares blocks and messages with this problem.
         """
         problem = replace(self, certified=True)
         blocks = self._blocks
@@ -181,8 +181,8 @@ class TrainingProblem:
         return self._sum(lambda block: block.difference(w), instances)
 
     def minorant(self, w: Floats, temperatures: tuple[float, float]) -> tuple[float, Floats] | None:
-        """A linear function of the weights, by its value and gradient at ``w``, that is nowhere above the loss (where
-        inference computes bounds, the loss made of these bounds); None where none is proven."""
+        """A linear function of the weights, given by its value and gradient at ``w``, that is at no weights above the
+        loss (where inference computes bounds, the loss made of these bounds); None where no such function is proven."""
         parts = [block.minorant(w, temperatures) for block in self.bound]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or not known:

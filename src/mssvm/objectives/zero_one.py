@@ -11,8 +11,8 @@ and each of them is a mask of allowed states. With Y_0 the admitted labellings, 
 
     U+ = PS_k[eps_y] ( s 1[k > 0] + PS_{y in Y_k}[eps_y] g(y) ).
 
-So an evaluation is one inference for each labelled site of the longest instance and one more, and is exact where these
-are, at any temperatures and on any structure.
+So an evaluation takes one inference call for each labelled site of the longest instance and one more. It is exact where
+these calls are, at any temperatures and on any structure.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ZeroOneParts(Parts):
     def of(
         cls, sample: Sample, delta: Potentials, plan: Plan, eps_y: float, eps_h: float, scale: float
     ) -> ZeroOneParts:
-        """All masks bound to the plan; ``delta`` is what else the labelling costs, as tables."""
+        """All masks bound to the plan; ``delta`` holds the tables of further costs of labellings."""
         refuse_site_weights("ZeroOne", sample.query.output, sample.site_weight)
         batch = sample.batch
         admitted = sample.truth | ~sample.query.output[batch.state_var]

@@ -1,4 +1,4 @@
-"""Alternating training of two sets of weights, as in ModLat: each set has its own problem given the other."""
+"""Alternating training of two sets of weights, as in ModLat: each set has its own problem while the other is fixed."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
-MIX_ROUNDS = 100  # at most, of pairwise steps among one instance's planes at a visit
-MIX_SHARE = 1e-3  # of the first round's difference of gradients, at which these steps end
+MIX_ROUNDS = 100  # most rounds of pairwise steps among one instance's planes at a visit
+MIX_SHARE = 1e-3  # these steps end at this share of the first round's difference of gradients
 # A cached plane replaces an oracle call if it promises these shares of the instance's own and of the mean gap.
 HIT_OWN = 0.25
 HIT_MEAN = 0.01
@@ -169,7 +169,7 @@ class BCFW(Solver[BCFWState]):
         return form.dual(state.v, float(run.problem.scale @ mixed))
 
     def _check(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
-        """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
+        """Evaluate the current and the averaged weights; renew every instance's gap at the current weights."""
         w = form.point(state.v)
         lower = self._lower(run, state, form)
         state.lower = lower
@@ -248,7 +248,8 @@ def _scores(run: SolverRun, state: BCFWState, i: int, w: Floats) -> Floats:
 
 
 def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products: Floats) -> int:
-    """The slot of the least recently used plane without weight; if all have weight, the two lightest are merged."""
+    """The slot of the least recently used plane without weight; if all planes have weight, the two with the least
+    weight are merged."""
     free = np.flatnonzero(alpha == 0)
     if len(free):
         return int(free[used[free].argmin()])

@@ -31,8 +31,8 @@ from mssvm.optim.subgradient import Stopping, Subgradient
 from mssvm.optim.trace import NAN, Row
 
 ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved
-FINER = 0.25  # share of ``inner_tolerance`` that is tried once when progress ends
-STAGE_TOLERANCE = 1e-2  # of the outer loop at temperatures that only lead to the target
+FINER = 0.25  # this share of ``inner_tolerance`` is tried once when progress ends
+STAGE_TOLERANCE = 1e-2  # tolerance of the outer loop at the temperatures before the target
 
 
 @dataclass
@@ -141,7 +141,7 @@ class CCCP(Solver[CCCPState]):
             raise Stop(Outcome.BUDGET, f"All {self.max_iter} outer steps were taken.")
 
     def _settle(self, run: SolverRun, state: CCCPState, progress: float, last: bool) -> None:
-        """After too little progress: on to the next stage, to finer inner solutions, or to the end."""
+        """After too little progress: go on to the next stage, or to more exact inner solutions, or end."""
         tolerance = self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)
         if progress > tolerance:
             return
@@ -155,7 +155,8 @@ class CCCP(Solver[CCCPState]):
         state.inner_tolerance = finer
 
     def _solve(self, run: SolverRun, state: CCCPState, inner: Linearised) -> Solution:
-        """The inner problem, from the present point; ends early once the gap is small against the progress."""
+        """Solve the inner problem from the present point; end early once its gap is small compared with the
+        progress."""
         problem = cast(Problem, inner)
         seconds_left = run.deadline - monotonic()
         if self.literal:
@@ -220,8 +221,8 @@ class CCCP(Solver[CCCPState]):
 class Linearised:
     """CCCP's convex inner problem: ``problem`` with its subtracted part replaced by the tangent u.w - const at ``w``.
 
-    ``minus`` is the evaluation of that part at ``w``. The tangent is known only as a sum over instances; each is given
-    a share of it in proportion to c_i. Everything else is inherited from the problem.
+    ``minus`` is the evaluation of that part at ``w``. The tangent is known only as a sum over instances; every instance
+    gets a share of it in proportion to c_i. Everything else is inherited from the problem.
     """
 
     convex = True

@@ -26,7 +26,8 @@ FORMAT = "mssvm-checkpoint-5"
 class Checkpoint:
     """Where (``path``) and how often to save. If the file exists when a solver starts, the solver resumes from it.
 
-    Saving happens between iterations, at the first one that ends ``every_seconds`` after the last save.
+    The state is saved between iterations, after the first iteration that ends at least ``every_seconds`` after the last
+    save.
 
     >>> saved = ms.solvers.Checkpoint(folder / "run", every_seconds=0.0)
     >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, checkpoint=saved).score(X, y)

@@ -1,12 +1,12 @@
 """The convex form shared by the solvers that work in the dual, min_w R(w) + P(w) - u.w + constant, and their small QPs.
 
-P(w) = sum_i c_i plus_i(w) is a maximum of planes a.w + b, and the subtracted part is linear. For any planes of P, with
+P(w) = sum_i c_i plus_i(w) is a maximum of planes a.w + b, and the subtracted part is linear. For any plane of P, with
 v = u - a, the minimum over w is attained at w = v / r and bounds the whole problem from below:
 
     constant + b - 1/2 sum_j v_j^2 / r_j
 
-Where w_j >= 0 is demanded, both hold with max(v_j, 0) for v_j: the multiplier of that constraint is max(-v_j, 0).
-The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
+Where w_j >= 0 is required, both hold with max(v_j, 0) in place of v_j: the multiplier of that constraint is max(-v_j,
+0). The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
 group.
 """
 

@@ -40,16 +40,16 @@ SHORT_PERIOD_SHARE = 1e-2
 # The weak Wolfe conditions, as shares of the slope at the start of a search.
 SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
-MAX_TRIALS = 20  # of a line search
+MAX_TRIALS = 20  # trials of a line search
 # The same where inference is approximate. Messages keep converging, so the objective at the same weights changes
 # between evaluations, and a value that no short step lowers may be out of date. A rise of this share of the objective
 # is no rise, and a step far beyond the last two is not tried: it would leave messages from which no short one recovers.
 APPROXIMATE_TRIALS = 6
 APPROXIMATE_PERIOD = 6
 APPROXIMATE_RISE = 1e-3
-LONGEST_STEP = 3.0  # as a multiple of the longer one of the last two
+LONGEST_STEP = 3.0  # longest first trial, as a multiple of the longer of the last two steps
 CERTIFIED_STEP = 1e-3  # the first step of a certified stage, as a share of the weights it starts from
-GAP_SHARE = 0.5  # of the tolerance: a gap that the slope alone may leave
+GAP_SHARE = 0.5  # a gap proven by the slope alone is small enough at this share of the tolerance
 MIN_CURVATURE = 1e-10  # least s.y / y.y of a stored pair
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
@@ -124,7 +124,7 @@ class LBFGS(Solver[LBFGSState]):
         return list(stages)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
-        """A stage at other temperatures than the target also records the objective at the target where it ends."""
+        """A stage at temperatures other than the target also records the objective at the target when it ends."""
         stages = self.stages(temperatures)
         rows_of_stage = self.max_iter
         if stages[0] != temperatures:
@@ -134,7 +134,7 @@ class LBFGS(Solver[LBFGSState]):
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The last weights where approximate inference was smoothed. There, objectives at the target differ more by the
         error of inference than by the quality of the weights, and weights of zero have no error. Certified objectives
-        are above the true one with any error, and the lowest is the best."""
+        are above the true one whatever the error of inference, so the lowest is the best."""
         smoothed = self.stages(run.problem.temperatures)[-1] != run.problem.temperatures
         return run.chosen(last=smoothed and not run.tally.exact and not _certified(run.problem))
 
@@ -271,7 +271,8 @@ class LBFGS(Solver[LBFGSState]):
 
     @staticmethod
     def _smoothing(temperatures: tuple[float, float], bias: float, objective: float) -> str:
-        """A sentence on what the smoothing adds to the objective; its bound is of use below the objective itself."""
+        """A sentence on the bound of what the smoothing adds to the objective; a bound above the objective itself says
+        nothing."""
         if not bias:
             return ""
         if bias > abs(objective):

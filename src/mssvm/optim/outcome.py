@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-ROUNDING = 1e-9  # of a gap, relative to the objective
+ROUNDING = 1e-9  # rounding error of a gap, relative to the objective
 
 
 class Outcome(Enum):
@@ -38,13 +38,13 @@ class Outcome(Enum):
 
     @property
     def cut_short(self) -> bool:
-        """Whether the run would have gone on, and a checkpoint of it can be resumed."""
+        """Whether a time limit or an interruption ended the run, so that its checkpoint can be resumed."""
         return self in (Outcome.TIME, Outcome.INTERRUPTED)
 
 
 @dataclass(eq=False)
 class Stop(Exception):
-    """Ends the loop of a solver from wherever it is; carries the reason."""
+    """Raised to end the loop of a solver from anywhere inside; carries the reason."""
 
     outcome: Outcome
     message: str

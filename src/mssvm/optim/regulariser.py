@@ -114,12 +114,13 @@ class Regulariser:
         return np.where(self.nonnegative & (w <= 0) & (gradient > 0), 0.0, gradient)
 
     def demand_smooth(self, solver: str) -> None:
-        """Refuse absolute values, for solvers that cannot handle them."""
+        """Raise if there are absolute values, which ``solver`` cannot handle."""
         if self.has_absolute:
             raise UnsupportedError(f"{solver} cannot handle the absolute values of an L1 penalty; use LBFGS.")
 
     def demand_dual(self, n_weights: int, solver: str) -> Floats:
-        """r, or a refusal: solvers that work in the dual need w = v / r."""
+        """r; raises unless R is smooth with all r_j > 0 and no center, since solvers that work in the dual need w = v /
+        r."""
         self.demand_smooth(solver)
         if self.center is not None:
             raise UnsupportedError(f"{solver} cannot stay near earlier weights; use LBFGS, Adam or Subgradient.")

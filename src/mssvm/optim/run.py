@@ -60,7 +60,7 @@ class Best:
 
 
 class SolverRun:
-    """One call of ``Solver.minimize``; ``first`` is the difference at ``w0`` where that is known already."""
+    """One call of ``Solver.minimize``; ``first`` is the problem's difference at ``w0``, if it is known already."""
 
     def __init__(
         self, problem: Problem, w0: Floats, regulariser: Regulariser, watch: Watch, first: Evaluation | None = None
@@ -213,7 +213,8 @@ class SolverRun:
             return
 
     def chosen(self, last: bool = False) -> tuple[Floats, float]:
-        """The weights to return and their objective: best by validation, else the last on request, else the lowest."""
+        """The weights to return and their objective: the best by validation, else the last weights if ``last``, else
+        those of the lowest objective."""
         best = self.best
         if self._watch.validation is not None and len(best.scored_w):
             return best.scored_w, best.scored_objective
@@ -261,7 +262,7 @@ class SolverRun:
         }
 
     def _memory(self) -> dict[str, Any]:
-        """Messages that the next evaluation starts from, if the problem keeps any."""
+        """The messages from which the next evaluation starts, if the problem stores any."""
         recalled = getattr(self.problem, "memory", None)
         return {} if recalled is None else dict(recalled())
 
@@ -272,8 +273,8 @@ class SolverRun:
         return at | {"probe": self.probe, "tally": asdict(at["tally"]), "best": asdict(at["best"]), "rows": rows}
 
     def restore(self, tree: dict[str, Any]) -> bool:
-        """Continue from the result of ``dump``; False, and nothing changed, if that was a run on other data (up to the
-        rounding of another machine)."""
+        """Continue from the result of ``dump``; if that was a run on other data, return False and change nothing.
+        (Rounding on another machine does not count as other data.)"""
         if not np.allclose(tree["probe"], self.probe, rtol=1e-6, atol=1e-6):
             return False
         self.tally = Tally(**tree["tally"])

@@ -1,4 +1,4 @@
-"""The result of a solver: weights, the trace, why it stopped, and what is certified."""
+"""The result of a solver: the weights, the trace, the reason why it stopped, and the certificate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mssvm.optim.trace import HISTORY, Row, Tally
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How far the objective can be above its optimum, and whether that is proven: a ``sentence``, and its figures.
+    """A bound on the distance of the objective from its optimum, and whether it is proven: a ``sentence``, and its
+    figures.
 
     ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
     otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what
@@ -37,8 +38,8 @@ class Certificate:
 class Solution:
     """Weights ``w`` and their objective, the trace, the outcome with a ``message``, and the certificate.
 
-    ``tally`` counts inference. ``warm`` is what the same solver can start from on a problem with the same convex parts.
-    ``bounded``: the objective is an upper bound of the true one, although inference was approximate.
+    ``tally`` counts inference calls. ``warm`` is a warm start of the same solver on a problem with the same convex
+    parts. ``bounded``: the objective is an upper bound of the true one, although inference was approximate.
 
     >>> nothing = ms.solvers.Certificate("No bound is known.")
     >>> found = ms.solvers.Solution(np.zeros(2), 1.5, (), ms.solvers.Outcome.CONVERGED, "Done.", nothing)
@@ -90,7 +91,7 @@ def followed_by(first: Solution, second: Solution) -> Solution:
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:
-    """The lowest objective of a series of solutions; cut short, if the series was."""
+    """The solution of lowest objective in a series; its outcome says so if the series was cut short."""
     best = solutions[0]
     for solution in solutions[1:]:
         if np.isfinite(solution.objective) and not best.objective <= solution.objective:

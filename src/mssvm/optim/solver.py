@@ -42,8 +42,8 @@ class Solver(Settings, ABC, Generic[S]):
 
     state_type: ClassVar[type]
     warm: ClassVar[tuple[str, ...]] = ()  # fields of the state that warm-start a problem with the same convex parts
-    repeatable: ClassVar[bool] = False  # steps replace values of the state, so an interrupted one can be repeated
-    former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of settings, with their present names
+    repeatable: ClassVar[bool] = False  # steps replace values of the state, so an interrupted step can be repeated
+    former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # former names of settings: present names
 
     def set_params(self, **params: Any) -> Self:
         """Change settings in place, with the checks of the constructor; former names are accepted with a warning."""
@@ -61,7 +61,7 @@ class Solver(Settings, ABC, Generic[S]):
         """Raise ``ValueError`` where a state from a file cannot be one of this run's."""
 
     def certificate(self, run: SolverRun, state: S, objective: float) -> Certificate:
-        """What is certified about the result; by default nothing."""
+        """The certificate of the result; by default nothing is certified."""
         return Certificate("No lower bound: this solver does not certify.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
@@ -69,7 +69,7 @@ class Solver(Settings, ABC, Generic[S]):
         return run.chosen()
 
     def tightened(self, tolerance: float) -> Self:
-        """The same solver asked for this relative accuracy; unchanged where it has no such setting."""
+        """This solver with ``tolerance`` as its relative accuracy; unchanged if it has no such setting."""
         return self
 
     def limit(self, temperatures: tuple[float, float]) -> int:
@@ -82,7 +82,7 @@ class Solver(Settings, ABC, Generic[S]):
         return False
 
     def for_warm_start(self) -> Self:
-        """The same solver for a start close to the minimum."""
+        """This solver, set up for a start close to the minimum."""
         return self
 
     def minimize(

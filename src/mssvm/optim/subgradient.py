@@ -1,9 +1,9 @@
 """Algorithm 1 of the paper: w <- (1 - eta) w - eta g, and its working form for data of any size.
 
 The literal form takes full batches at a fixed rate. The default works on the objective per labelled site, instance by
-instance, with AdaGrad's or Adam's rates, chooses its overall rate by short trials, cools down and averages over the
-last half (with Adam's rates, quarter) of the epochs, and returns the best point that was evaluated at the end of an
-epoch, or the mean where objectives are estimates.
+instance, with AdaGrad's or Adam's rates; it chooses the overall rate by short trials, lowers it towards the end
+("cooling"), averages the weights over the last half of the epochs (with Adam's rates, the last quarter), and returns
+the best point that was evaluated at the end of an epoch, or the mean where objectives are estimates.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mssvm.optim.run import SolverRun
 from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
-TRIAL_STEPS = 20  # of a rate, at least; trials end with whole epochs
-USUAL_RATE = 0.3  # where no trial lowers the objective
-PAUSE = 0.5  # seconds of visits after which an epoch pauses for a checkpoint
-# A run of this length counts as completed, because this solver cannot bound its distance to the minimum.
+TRIAL_STEPS = 20  # least number of steps in the trial of a rate; trials end with whole epochs
+USUAL_RATE = 0.3  # the rate where no trial lowers the objective
+PAUSE = 0.5  # an epoch pauses for a checkpoint after visits that took this many seconds
+# A run of at least this many epochs counts as completed, because this solver cannot bound its distance to the minimum.
 ENOUGH_EPOCHS = 10
 
 

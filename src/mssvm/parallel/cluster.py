@@ -47,7 +47,7 @@ PLUGIN = "mssvm"
 
 
 class Shelves(WorkerPlugin):
-    """Creates the ``Shelf`` of every worker, also of one that joins later."""
+    """Creates the ``Shelf`` of every worker, including workers that join later."""
 
     name = PLUGIN
     idempotent = True
@@ -86,7 +86,7 @@ class Cluster:
         return f"Cluster({len(self.refreshed())} workers, dashboard {self.dashboard})"
 
     def summary(self) -> str:
-        """Text for the progress line."""
+        """The cluster's text in the progress line."""
         return f"{len(self.workers)} workers, {format_bytes(self.sent)} an iteration, dashboard {self.dashboard}"
 
     def refreshed(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class Cluster:
         return bool(future.status == "finished")
 
     def submit(self, function: Callable[..., T], *args: Any, at: str = "", name: str = "") -> Any:
-        """Submit a function of ``work``, preferably to the worker ``at``; returns its future."""
+        """Submit a function of ``work``, preferably to the worker ``at``; returns the future of its result."""
         preference: dict[str, Any] = {}
         if at and self._prefer_workers:
             preference = {"workers": [at], "allow_other_workers": True}

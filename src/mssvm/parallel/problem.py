@@ -184,7 +184,7 @@ class ShardedProblem:
         return self._sum("difference", w, instances)
 
     def atom(self, w: Floats, i: int) -> NoReturn:
-        """Refuses: solvers of this library ask ``has_atoms`` first, and say what to use instead."""
+        """Always raises: solvers of this library check ``has_atoms`` first, and say what to use instead."""
         raise UnsupportedError("a cluster does not evaluate single instances; use a solver that does not call atom.")
 
     features_of = scores_of = atom

@@ -37,7 +37,7 @@ from mssvm.structures.base import Parsed
 from mssvm.structures.encoded import Encoded, to_sample
 from mssvm.structures.layout import BlockRows
 
-CACHE_SHARE = 0.5  # of a worker's free memory for blocks that stay bound; others are bound again at every evaluation
+CACHE_SHARE = 0.5  # share of a worker's free memory for blocks to stay bound; others are bound again each time
 STATE_BYTES = 160  # bytes per state of a bound block without its features: potentials, marginals, masks, plans
 
 Weigh = Callable[[Labels], tuple[Floats | None, Floats | None]]

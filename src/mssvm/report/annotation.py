@@ -8,10 +8,10 @@ from mssvm.annotators import AnnotatorSummary, AnnotatorTable, Doubt, Review
 from mssvm.report.charts import heat_map
 from mssvm.report.model import Figure, Section, Table, Text
 
-MOST_LABELS = 14  # of a confusion table that is drawn
+MOST_LABELS = 14  # most labels of a confusion table that is drawn
 MOST_DRAWN = 6  # annotators whose table is drawn: those who are least accurate
-MOST_ROWS = 50  # of the table of annotators
-ENOUGH_VOTES = 10  # to draw a table
+MOST_ROWS = 50  # most rows of the table of annotators
+ENOUGH_VOTES = 10  # least number of votes of an annotator whose table is drawn
 
 
 def sections(review: Review, place: Callable[[int, int], str]) -> list[Section]:

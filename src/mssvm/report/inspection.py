@@ -1,4 +1,4 @@
-"""The page of one model: its summary, how training went, its largest weights, and the tables between labels."""
+"""The page of one model: its summary, the course of training, its largest weights, and the tables between labels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.report.charts import Series, heat_map, line_chart
 from mssvm.report.model import Figure, Section, Table, Text
 
-MOST_LABELS = 14  # of a table that is drawn
+MOST_LABELS = 14  # most labels of a table that is drawn
 MOST_TABLES = 12
 
 

@@ -16,7 +16,7 @@ from mssvm.report.charts import svg
 PALETTE = ("#2b4c7e", "#7fb069", "#e6aa68", "#ca3c25", "#f2e394", "#8e6c8a", "#4fb0c6", "#555555")
 UNSEEN = "#e8e8e8"
 CELL = 7
-SIDE = 150  # units of the drawing that a small picture is enlarged to
+SIDE = 150  # a small picture is enlarged to this size, in units of the drawing
 SPACE = 10
 _DRAWING = re.compile(r'<svg viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>(.*)</svg>', re.DOTALL)
 

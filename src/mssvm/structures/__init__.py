@@ -1,4 +1,4 @@
-"""Structures: what the variables of an instance are, how they are linked, and which weights score them.
+"""Structures: the variables of an instance, the links between them, and the weights that score them.
 
 A structure describes (``base``). With data it becomes an ``Encoder`` (``encoder``), which parses X, lays it out as a
 batch (``layout``), encodes it as inputs of the model (``encoded``), and names the weights (``weights``). ``Chain``,

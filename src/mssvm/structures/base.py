@@ -1,4 +1,5 @@
-"""What every structure is: a description of how to parse X, which weights there are, and the topology of an instance.
+"""The base of all structures: a structure describes how X is parsed, which weights there are, and the topology of an
+instance.
 
 From X to inputs of the model there are three steps, which ``Encoder`` (``encoder``) runs:
 
@@ -38,7 +39,7 @@ SOURCE_TITLES = {"node": "X", "edge": "edge"}  # names of the sources in message
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """What a structure learned from X: a schema of features per source, and the names of the types that occur."""
+    """The result of learning from X: a schema of features per source, and the names of the types that occur."""
 
     features: Mapping[str, FeatureSchema]
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Parsed:
 
 
 class Structure(BaseEstimator):
-    """Base of all structures; subclasses say how to read X, which blocks of weights there are, and the topologies."""
+    """Base class of all structures; subclasses define how X is read, the blocks of weights, and the topologies."""
 
     depth: ClassVar[int] = 1  # axes of one instance's labels
     learns_from_labels: ClassVar[bool] = False  # whether ``types_from_labels`` needs all training labels

@@ -42,7 +42,7 @@ class Chain(Pairwise):
         its end: ``[("O", "I"), (None, "I")]``. "bio" and "bioes" stand for all transitions that are illegal in these
         tagging schemes (O, B-x, I-x, also E-x, S-x), so that no prediction has an I-x without its B-x.
     forced : mapping of label to a label or an iterable of labels
-        What must follow a label; every other successor is forbidden.
+        The labels that must follow a label; every other successor is forbidden.
     fixed : mapping of block to weights
         Known weights that training leaves alone: a number, an array with NaN where free, or
         ``{(feature, states...): weight}``.

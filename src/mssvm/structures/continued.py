@@ -103,7 +103,7 @@ def _names_of_axes(encoder: Encoder, block: WeightBlock) -> list[Sequence[Hashab
 
 
 def _common(old: Sequence[Hashable], new: Sequence[Hashable]) -> tuple[Ints, Ints]:
-    """Places of the names that both have, in each of them."""
+    """The positions, in ``old`` and in ``new``, of the names that both have."""
     place = {name: k for k, name in enumerate(new)}
     old_places = [k for k, name in enumerate(old) if name in place]
     new_places = [place[old[k]] for k in old_places]

@@ -21,7 +21,7 @@ from mssvm.core.checks import number, numbers, shown
 from mssvm.core.errors import InputError
 
 FAMILIES = ("table", "geometric", "poisson", "negative-binomial", "gamma")
-SUCCESSES = 4.0  # of the negative binomial family
+SUCCESSES = 4.0  # the default r of the negative binomial family
 
 
 class Durations(NamedTuple):

@@ -125,8 +125,8 @@ class SegmentStates(NamedTuple):
 @dataclass(frozen=True)
 class BlockRows:
     """Number of feature rows of a block of weights, and whether they are ``listed``, that is, copied from the source
-    row by row (see ``BatchLayout``). All parts of a larger data set use the same decision, so that
-    they yield the same bits as the data in one piece."""
+    row by row (see ``BatchLayout``). The decision is made once for all parts of a larger data set, so that the parts
+    yield the same bits as the data in one piece."""
 
     n: int
     listed: bool

@@ -139,7 +139,7 @@ class MultiLabel(Pairwise):
         return list(dict.fromkeys(pairs))  # without repeats
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
-        # Both ends of a link have the same features, so those of one are enough.
+        # Both ends of a link have the same features, so the features of one end are enough.
         blocks = super().blocks(schema, vocabulary)
         return tuple(block for block in blocks if not block.name.startswith("right.x:"))
 
@@ -150,7 +150,7 @@ class MultiLabel(Pairwise):
         return SiteGraph((n,), edges, np.arange(n), np.arange(len(edges)))
 
     def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
-        # All labels of an instance, and all links, see its one row of features.
+        # All labels of an instance, and all links, have its one row of features.
         topology = super().topology(key, encoder)
         rows = {name: np.zeros_like(members) for name, members in topology.rows.items()}
         return replace(topology, sizes={"node": 1}, rows=rows, table=True)
@@ -161,7 +161,7 @@ def chow_liu_tree(states: Ints) -> list[Pair]:
     n = states.shape[1]
     gain = mutual_information(states)
     tree: list[Pair] = []
-    component = list(range(n))  # of the forest so far, by label
+    component = list(range(n))  # the component of every label in the forest so far
     for j, k in sorted(combinations(range(n), 2), key=lambda pair: -gain[pair]):
         if component[j] != component[k]:
             tree.append((j, k))

@@ -77,7 +77,7 @@ class Pairwise(Structure):
     """Base of structures whose labels sit on the nodes of a graph."""
 
     edge_name: ClassVar[str] = "edge"
-    edges: str = "free"  # other than free: associative, with weights for agreement instead of tables
+    edges: str = "free"  # "free": tables of labels; otherwise weights for equal labels
     ends: bool = False  # scores of their own for the first and the last node
     directed: bool = True  # whether edge (i, j) differs from (j, i)
     hidden: int
@@ -188,7 +188,7 @@ class Pairwise(Structure):
         constrained = {constraint.group for constraint in encoder.constraints}
         rows = dict[str, Ints]()
         groups = dict(graph.marks)
-        hidden_groups = dict[str, Ints]()  # after all others: the order of groups is that of factors
+        hidden_groups = dict[str, Ints]()  # added after all others: the order of groups is the order of factors
         # Hidden variable k is variable n + k, that of node k or of edge k.
         for number, name in enumerate(encoder.schema.types_of("node")):
             nodes = np.flatnonzero(graph.node_type == number)

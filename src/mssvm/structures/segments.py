@@ -66,7 +66,7 @@ class Segments(Structure):
     forbidden : iterable of (label, next label)
         Transitions between segments that never happen; ``None`` as in ``Chain``.
     forced : mapping of label to a label or an iterable of labels
-        What must follow a label.
+        The labels that must follow a label.
     fixed : mapping of block to weights
         Known weights that training leaves alone (see ``Chain``).
 
@@ -246,7 +246,7 @@ class Segments(Structure):
         return label_mask(self.repeat, vocabulary, "repeat")
 
     def hidden_states(self, states: Ints) -> Ints:
-        return states % max(int(self.hidden), 1)  # those of the variables are pairs of label and hidden state
+        return states % max(int(self.hidden), 1)  # states of the hidden variables are pairs of label and hidden state
 
     # ------------------------------------------------------------------------------------- weights
 

@@ -15,9 +15,9 @@ from mssvm.core.errors import MssvmError
 from mssvm.studio.journal import Event
 from mssvm.studio.project import Answer, Project
 
-FIRST_ITERATIONS = 40  # of the first training
-FURTHER_ITERATIONS = 10  # of every later one, which starts from the last weights
-ROUNDS = 2  # of training on the votes of several people
+FIRST_ITERATIONS = 40  # iterations of the first training
+FURTHER_ITERATIONS = 10  # iterations of every later training, which starts from the last weights
+ROUNDS = 2  # rounds of training on the votes of several people
 MOST_ANSWERS = 200  # items that are predicted in the background
 
 
@@ -40,7 +40,7 @@ class Learner:
         self.project = project
         self.notify = notify
         self.model: Any = None
-        self.answers: dict[int, tuple[int, Answer]] = {}  # by item, with the version that was learned
+        self.answers: dict[int, tuple[int, Answer]] = {}  # by item: the version learned, and its answer
         self.progress = Progress()
         self.shown_item = 0
         self._learned: tuple[list[Any], bool] = ([], False)  # classes, and whether from votes
@@ -60,7 +60,7 @@ class Learner:
         self._thread.join(timeout=10.0)
 
     def wake(self) -> None:
-        """There are new marks: stop the present training, and start again."""
+        """Called after new marks: stop the present training, and start again."""
         with self._changed:
             self._wanted = self.project.version
             self._changed.notify_all()
@@ -71,7 +71,7 @@ class Learner:
         self._learn(self.project.version)
 
     def show(self, item: int) -> None:
-        """The page shows this item: predict it before others."""
+        """Called when the page shows an item: predict it before others."""
         with self._changed:
             self.shown_item = item
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class Learner:
         if data.votes:
             model.set_params(annotators=Annotators(max_iter=ROUNDS))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a budget of iterations is what is wanted here
+            warnings.simplefilter("ignore")  # training on a small budget of iterations is intended here
             model.fit(data.X, data.y, callback=lambda row, w: self._interrupted())
         self.model = model
         self._learned = (data.classes, data.votes)

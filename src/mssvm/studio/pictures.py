@@ -31,10 +31,10 @@ from mssvm.studio.project import Answer, Project, TrainingSet, named_classes
 
 COARSE = 128  # pixels of the longer side in training
 LARGEST = 1 << 20  # pixels of a picture
-MOST_POINTS = 5000  # of a stroke
+MOST_POINTS = 5000  # points of a stroke
 LARGEST_RADIUS = 200.0
 MOST_TRAINED = 6  # pictures that are trained on: those with the latest strokes
-REGION = 9  # coarse pixels of a side of the squares whose uncertainty is compared
+REGION = 9  # side, in coarse pixels, of the squares whose uncertainty is compared
 CACHED = 12  # pictures whose features are in memory
 UNKNOWN = -1
 

@@ -75,7 +75,7 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """What a model learns from: ``X`` and ``y``, and the labels that can occur. Where several people have marked,
+    """The training data of a model: ``X`` and ``y``, and the labels that can occur. Where several people have marked,
     ``y`` are votes (``annotators``)."""
 
     X: list[Any]
@@ -86,7 +86,7 @@ class TrainingSet:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What the model thinks of one item: a class index for every site, and how unsure it is (0 to 1)."""
+    """The model's answer for one item: a class index for every site, and its uncertainty (0 to 1)."""
 
     labels: Any
     uncertainty: Floats
@@ -116,7 +116,7 @@ class Project(ABC):
 
     @abstractmethod
     def describe(self, item: int) -> dict[str, Any]:
-        """What the page needs to draw an item, as JSON values."""
+        """The data with which the page draws an item, as JSON values."""
 
     @abstractmethod
     def check_mark(self, event: Event) -> Event:
@@ -140,7 +140,8 @@ class Project(ABC):
 
     @abstractmethod
     def agreement(self, event: Event, answer: Answer) -> tuple[int, int] | None:
-        """How many sites of a mark the answer had right, and of how many; None for marks without a class."""
+        """The number of a mark's sites that the answer predicted right, and the number of its sites; None for marks
+        without a class."""
 
     @abstractmethod
     def disputed(self, item: int) -> Any:

@@ -108,8 +108,8 @@ class SequenceProject(Project):
     # ------------------------------------------------------------------------------------------------ labels
 
     def labels(self, item: int) -> list[Site]:
-        """What is known of the sites of an item: tags (text) or labels (series), candidate sets, None. Where people
-        disagree nothing is known."""
+        """The known labels of an item's sites: tags (text) or labels (series), candidate sets, or None. Sites on which
+        people disagree have None."""
         by_name = self.votes(item)
         if by_name:
             return consensus(by_name, self._unmarked(item))[0]

@@ -157,7 +157,7 @@ torch.library.register_autograd("mssvm::chain_power_sums", _backward, setup_cont
 
 
 def _on_host(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> Found:
-    """The same by the general path of the layer, which raises errors at once."""
+    """The power sums on the host, by the general path of the layer, which raises errors at once."""
     layer = _host_layer(settings)
     laid = layer.lay_out({"node": scores.node, "edge": scores.edge}, scores.lengths)
     y = sites.labels if sites.candidates is None else sites.candidates
@@ -190,7 +190,7 @@ def _linked(layout: Any) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def _host_layer(settings: ChainSettings) -> Any:
-    from mssvm.torch.layer import StructuredLoss  # which imports this module
+    from mssvm.torch.layer import StructuredLoss  # imported here because that module imports this one
 
     loss: Loss = Hamming(settings.normalize, settings.scale) if settings.scale else Zero()
     temperatures = (settings.eps_y, settings.eps_h)

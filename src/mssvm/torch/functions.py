@@ -1,4 +1,5 @@
-"""Values of inference as differentiable functions of potentials: d value / d theta = mu, nothing is unrolled."""
+"""Values of inference as differentiable functions of potentials: d value / d theta = mu, without unrolling any
+iteration."""
 
 from __future__ import annotations
 

@@ -157,7 +157,8 @@ class StructuredLoss(torch.nn.Module):
     def _of_tensors(
         self, scores: Scores, given: Any, shape: Mapping[str, Any], settings: ChainSettings, site_weight: Any = None
     ) -> tuple[PaddedScores, Found] | None:
-        """Scores of padded chains, and their power sums with derivatives; None: they take the general path."""
+        """Scores of padded chains, and their power sums with derivatives; None if they have to take the general
+        path."""
         if shape.get("graphs") is not None:
             return None
         if not may_be_padded_chains(self.structure, self.inference, scores):
@@ -456,7 +457,7 @@ class StructuredLoss(torch.nn.Module):
         planner = self._planner(laid)
         predictor = partial(self._predictor, laid)
         request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
-        request.__dict__["theta"] = theta  # as it is, on its device
+        request.__dict__["theta"] = theta  # theta stays on its device
         return request
 
     def _predictor(self, laid: LaidOut, planner: Planner, inputs: Inputs, query: Query) -> BoundQuery:

@@ -24,7 +24,7 @@ from mssvm.structures.layout import BatchLayout, InstanceTopology
 SEGMENT_SITES = "label"  # the group of segmentations that users call "node"
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
-CACHED_BOUNDS = 4  # of ``ScoreLayout.query``, for different temperatures and engines
+CACHED_BOUNDS = 4  # bound queries cached with a layout, for different temperatures and engines
 
 Places: TypeAlias = "slice | torch.Tensor"
 Types = tuple[tuple[str, tuple[str, ...]], ...]
@@ -130,7 +130,7 @@ class ScoreLayout:
         return found
 
     def rows(self, name: str, lead: tuple[int, ...]) -> Ints | None:
-        """The same as an array."""
+        """``members`` as an array."""
 
         def make() -> Ints | None:
             rows = self._inside(name, lead)

@@ -25,7 +25,7 @@ from mssvm.torch.scores import LaidOut
 class StructuredLinear(torch.nn.Module):
     """theta = Phi(x) w of a fitted estimator, ``coef`` being a parameter: made by ``estimator.to_torch()``.
 
-    ``module(X)`` are the scores that every method of ``module.loss`` takes; its gradient is Phi(x)^T mu. Labels in
+    ``module(X)`` returns the scores that every method of ``module.loss`` takes; its gradient is Phi(x)^T mu. Labels in
     lists are the estimator's own. ``to_estimator()`` gives an estimator with the weights as they are now.
 
     >>> module = clf.to_torch()

@@ -39,7 +39,7 @@ RESTARTS = (8, 40)
 # Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
 SMALL = 14
 SEARCH_IBOUND = 16
-# Its bounds of the whole, if there is time, may have tables larger by this power of two.
+# If there is time, a search may bound the whole instance with tables larger by this power of two.
 WIDEST = 4
 # Mini-buckets of the method "bound" have at most 2**BOUND_IBOUND entries.
 BOUND_IBOUND = 12
@@ -47,21 +47,21 @@ CONDITIONING_NAME = "conditioning"
 ENCLOSED_NAME = "propagation and conditioning"
 BOUND_NAME = "mini-bucket bound"
 SEARCH_NAME = "propagation and search"
-# Processor time of joint MAP as a start: this share of the time that is left, in seconds at least and at most these.
+# Processor time of joint MAP as a start: this share of the remaining time, but between these two numbers of seconds.
 JOINT_SHARE = 0.1
 JOINT_SECONDS = (1.0, 10.0)
-# Its hidden variables are summed out where tables of this size suffice; where that helps, again in the other sizes.
-# With none summed out (0), joint MAP is often proven at once.
+# Joint MAP first sums out hidden variables where tables of the first size suffice; if its start helps, joint MAP is
+# repeated with the other sizes. With none summed out (0), joint MAP is often proven at once.
 JOINT_ENTRIES = (256, 0, 16, 1024)
-# The same where it is tried again.
+# Processor time of joint MAP where it is tried again.
 AGAIN_SHARE = 0.25
 AGAIN_SECONDS = (1.0, 40.0)
 # Methods that first remove the states that arc consistency and evidence rule out, for PR and MAR.
 SMALLER = ("auto", "exact")
 # Propagation before bounds of log Z takes at most this share of the time.
 PROPAGATION_SHARE = 0.1
-TINY = 1e-300  # denominator where a variable has no possible state, and all of its marginals are 0
-# Sweeps of propagation: as a start of a search, and for an answer of its own.
+TINY = 1e-300  # denominator of a variable without a possible state, all of whose marginals are 0
+# Sweeps of propagation: as the start of a search, and as an answer by itself.
 START_SWEEPS = 100
 ANSWER_SWEEPS = 1000
 
@@ -191,7 +191,7 @@ def _bounded_for_nothing(result: Answer, task: UaiTask) -> Answer:
     quick = quick_bound(OneInstance.of(problem.batch, 0, problem.theta, task.query), task.eps_h)
     upper = quick if np.isnan(result.upper) else min(quick, result.upper)
     if task.name == "PR" and result.value > upper:
-        # An estimate by propagation above what is possible.
+        # Propagation estimated a value above the upper bound.
         result = replace(result, value=upper)
     return replace(result, upper=upper)
 

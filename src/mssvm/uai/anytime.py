@@ -28,11 +28,11 @@ InferenceCall = tuple[Batch, Potentials, Query, float, float]
 class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
-    ``starts`` are inferences whose decoded outputs the search begins with, and ``again`` is the first of them with more
-    time, for when it helped and the bounds are still far apart. ``more`` are others like the first, tried if it helped.
-    mu is that of the outputs found, computed
-    exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than
-    ``2**ibound`` entries; where time allows, bounds of the whole have tables up to ``2**widest`` times as large.
+    The search begins with the decoded outputs of the inferences ``starts``. If the first of them helped and the bounds
+    are still far apart, ``again``, the same inference with more time, is tried; ``more`` are similar inferences that
+    are tried if the first one helped. mu holds the marginals given the outputs found, computed exactly within
+    ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than ``2**ibound``
+    entries; where time allows, bounds of the whole have tables up to ``2**widest`` times as large.
     """
 
     time_limit: float = 20.0

@@ -35,7 +35,7 @@ N_ORDERS = 3
 NEW_ORDER_RATE = 0.1
 SLICE_SECONDS = 0.25
 
-# The two ways, and the walk's share of the time after either found the last better outputs.
+# The two ways, and the walk's share of the time, depending on which way found the last better outputs.
 WALK = 0
 CONDITIONING = 1
 WALK_SHARES = (0.75, 0.4)
@@ -51,8 +51,8 @@ class LocalSearch:
         self.value = -np.inf
         self.walk: Walk | None = None
         self.walk_share = WALK_SHARES[WALK]
-        self.seconds = [0.0, 0.0]  # of each way
-        self.conditionable = True  # until no outputs are found to hold
+        self.seconds = [0.0, 0.0]  # time spent on each way
+        self.conditionable = True  # False once no outputs are found to hold
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` kicks in a row led to nothing better."""

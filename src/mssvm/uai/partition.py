@@ -51,16 +51,16 @@ ROOTS = ((10, 40, 0.1), (13, 80, 0.25), (16, 80, 0.4))
 WORTHWHILE = 0.1
 # No search sums more than 2**MOST_BITS parts, so that larger numbers are not counted exactly.
 MOST_BITS = 60.0
-# Compiled eliminations are kept, by the variables that they eliminate, in this share of the memory.
+# Compiled eliminations are cached by the variables that they eliminate, in this share of the memory.
 PROGRAMS_SHARE = 0.125
-# exp of more overflows.
+# exp of larger numbers overflows.
 MOST_EXPONENT = 700.0
 # Rounding errors of sums: bounds are widened by this share of their size.
 ROUNDING = 1e-12
 
 
 class SumProgress(NamedTuple):
-    """What is known of log Z and, by state, of the marginals: bounds and an estimate between them."""
+    """Bounds on log Z and on the marginals of every state, and estimates between these bounds."""
 
     lower: float
     upper: float

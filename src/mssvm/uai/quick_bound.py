@@ -34,7 +34,8 @@ def quick_lower_bound(instance: OneInstance) -> float:
 
 
 def _terms(instance: OneInstance, eps_h: float) -> Iterator[Floats]:
-    """Every table, and every variable without one of its own: the sums over hidden variables given the others."""
+    """The terms of the bound, one for every table and one for every variable without its own table: sums over hidden
+    variables given the others."""
     hidden = set(instance.free[0].tolist())
     own = _own_tables(instance, hidden)
     child_of = {f: v for v, f in own.items()}

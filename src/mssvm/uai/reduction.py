@@ -69,7 +69,8 @@ def reduced(task: UaiTask, leaves: bool = True) -> UaiTask:
 def summed(task: UaiTask, entries: int) -> UaiTask:
     """The task with hidden variables eliminated, the smallest new table first, in tables of at most ``entries``.
 
-    Maximised over what is left of them, it is closer to marginal MAP than joint MAP of the whole.
+    Its maximum over outputs and the remaining hidden variables is closer to marginal MAP than joint MAP of the given
+    model is.
     """
     graph = _Graph(task)
     graph.slice_evidence()
@@ -202,7 +203,7 @@ class _Graph:
             self.tables[target] = self.tables[target] + _aligned(table, scope, self.scopes[target])
 
     def task(self) -> UaiTask:
-        """The task on what is left."""
+        """The task on the reduced model."""
         numbers = sorted(self.scopes)
         topology = Topology(self.cards, tuple(self.scopes[f] for f in numbers))
         batch = Batch.build([topology])

@@ -47,20 +47,20 @@ QUICKER = 4
 PROVING = 3
 WIDER = 6
 WIDER_ROOTS = (2, 0)
-# Larger ones, by powers of two of this step, begin a proof only where they leave less than this share of the gap.
+# A proof begins with larger tables, in steps of this power of two, only if they leave less than this share of the gap.
 WIDER_STEP = 2
 WORTH_WIDER = 0.7
 # Bytes of L-BFGS for each entry of such mini-buckets, with its ten corrections.
 MINIMISER = 128
 
 # Shares of the time limit.
-QUICK_SHARE = 0.01  # of the plain elimination order: no better one is looked for if it takes longer
-LAYERS_SHARE = 0.5  # of layers and the search over them
-MORE_SHARE = 0.09  # of starts like one that helped
-FIRST_SHARE = 0.15  # of local search before bounds
-ORDER_SHARE = 0.05  # of the choice of orders
-TIGHTEN_SHARE = 0.1  # of the first tightening
-# Share of what is then left for the bound that a proof begins with.
+QUICK_SHARE = 0.01  # if the plain elimination order takes longer, no better one is searched for
+LAYERS_SHARE = 0.5  # layers and the search over them
+MORE_SHARE = 0.09  # starts similar to one that helped
+FIRST_SHARE = 0.15  # local search before bounds
+ORDER_SHARE = 0.05  # the choice of orders
+TIGHTEN_SHARE = 0.1  # the first tightening of the bound
+# Share of the remaining time for the bound with which a proof begins.
 ROOT_SHARE = 0.35
 # Iterations of L-BFGS: for the first bound, for each that a proof may begin with, and for one that nothing follows.
 TIGHTEN_ITERATIONS = 40
@@ -145,7 +145,7 @@ class AnytimeSearch:
         self.lower = -np.inf
         self.upper = np.inf
         self.evaluated = False
-        self.highest_estimate = -np.inf  # of outputs that could not be evaluated exactly
+        self.highest_estimate = -np.inf  # highest estimate for outputs that could not be evaluated exactly
         self.layered: LayeredSearch | None = None
         self.runners_up: list[tuple[float, Ints]] = []
 
@@ -166,7 +166,8 @@ class AnytimeSearch:
         self.evaluation_order = (*order, *(v for v in self.orders[0] if self.instance.output[v]))
 
     def _first_order(self, settings: Anytime) -> tuple[int, ...]:
-        """A good order if one is found quickly; on large graphs the plain one, or nothing else would be done."""
+        """A good order if one is found quickly; on large graphs the plain order, since the search for a better one
+        would take all the time."""
         plain = self.instance.order(False, restarts=0, seed=settings.seed)
         if monotonic() - self.began > QUICK_SHARE * settings.time_limit:
             return plain
@@ -184,7 +185,7 @@ class AnytimeSearch:
         return self.lower + TOLERANCE * max(1.0, abs(self.lower))
 
     def out_of_time(self, deadline: float = np.inf) -> bool:
-        """Whether the search's deadline has passed, or an earlier one."""
+        """Whether the search's deadline or the earlier ``deadline`` has passed."""
         return monotonic() >= min(deadline, self.deadline)
 
     def run(self) -> SearchResult:

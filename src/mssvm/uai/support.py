@@ -63,7 +63,7 @@ class Wiring:
 
     @cached_property
     def record(self) -> Record:
-        """The same arrays as a record of native functions."""
+        """These arrays as the record that native functions take."""
         return WIRING(**{name: np.ascontiguousarray(getattr(self, name), dtype=np.int64) for name in FIELDS})
 
 
