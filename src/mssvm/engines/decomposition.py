@@ -67,7 +67,7 @@ class ChainRun(Protocol):
 
 @runtime_checkable
 class Joinable(Protocol):
-    """An answer that is computed when it is waited for, unless it is computed with another one before."""
+    """A deferred answer: computed when its result is requested, or earlier, together with another answer."""
 
     def __call__(self) -> tuple[Floats, Floats, Floats]: ...
 
@@ -83,7 +83,7 @@ def compute_together(ones: Iterable[Waiting], others: Iterable[Waiting]) -> None
 
 
 class AtOnce:
-    """``ChainRun.answer`` of engines that return when they are done."""
+    """``ChainRun.answer`` of engines whose sweeps are finished when the call returns."""
 
     elsewhere: bool = False
 

@@ -97,8 +97,8 @@ def pattern_of(batch: Batch, query: Query, eps_y: float, eps_h: float) -> NDArra
 def compile_elimination(topology: Topology, order: Sequence[int], output: Bools, entries: int | None = None) -> Program:
     """The program that eliminates the variables of ``order``; those it does not name are clamped.
 
-    ``entries`` limits the table (with the eliminated variable) of a mini-bucket, None splits nothing, 0 leaves every
-    function alone in a mini-bucket of its own. A score whose own table exceeds ``entries`` stays whole.
+    ``entries`` limits the table (with the eliminated variable) of a mini-bucket, None splits nothing, 0 puts every
+    function into its own mini-bucket. A score whose own table exceeds ``entries`` stays whole.
     """
     return _Compiler(topology, order, entries).program(output)
 

@@ -471,7 +471,7 @@ class LayoutBuilder:
 
 
 def _sizes_by_task(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
-    """By task (which rise), one more than the largest number; one where there is none."""
+    """For every task, one more than its largest number, or one if it has none; ``task`` is ascending."""
     out = np.ones(n_tasks, dtype=np.int64)
     begin = np.searchsorted(task, np.arange(n_tasks + 1))
     some = np.flatnonzero(np.diff(begin))
@@ -480,13 +480,14 @@ def _sizes_by_task(numbers: Ints, task: Ints, n_tasks: int) -> Ints:
 
 
 def _numbered(keys: Ints) -> tuple[Ints, Ints]:
-    """Where each different key comes first, in the order of keys, and for every key its number in that order."""
+    """The first position of every distinct key, in ascending order of keys, and the number of every key in that
+    order."""
     most = int(keys.max(initial=-1)) + 1
     if most > 4 * len(keys) or keys.min(initial=0) < 0:
         _, first, number = np.unique(keys, return_index=True, return_inverse=True)
         return first, number
     first = np.full(most, -1, dtype=np.int64)
-    first[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last assignment stands: the first place
+    first[keys[::-1]] = np.arange(len(keys))[::-1]  # reversed, so that the first position of equal keys remains
     used = first >= 0
     return first[used], (np.cumsum(used) - 1)[keys]
 

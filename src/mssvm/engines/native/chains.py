@@ -18,7 +18,7 @@ _CHAINS = Function("mssvm_chains", ends=INTS, level=INTS, chain=INTS, weight=FLO
 class ChainCover:
     """A pairwise topology as ``n_chains`` chains along which variables rise.
 
-    By factor: its ``chain`` and the ``weight`` of that. By variable: its ``level`` (variables of a level are not
+    By factor: its ``chain`` and the ``weight`` of this chain. By variable: its ``level`` (variables of a level are not
     neighbours, and neighbours of lower number have lower levels) and ``left``, one minus the weights of the chains
     through it.
     """

@@ -58,7 +58,7 @@ class Reading(NamedTuple):
 
     order: Ints
     parent: Ints  # position; the number of positions at a root
-    factor: Ints  # to the parent, -1 at a root
+    factor: Ints  # factor to the parent, -1 at a root
     flip: Bools
     text: bytes  # cardinalities, parents and flips, read from the root
 

@@ -19,7 +19,7 @@ from mssvm.engines.rooting import rooting_of, touch_few_outputs
 NO_VALUES = np.zeros(0)
 WRITTEN = ("side", "task", "copies", "scaled", "scores")  # numbers of the record that a call writes
 NO_MASK = np.zeros(0, dtype=bool)
-# as ``cpp/forests.cpp`` returns them
+# return values of ``cpp/forests.cpp``
 NO_NUMBERS = 1
 UNFINISHED = 2
 AT_Y, AT_H, MIXED = range(3)  # temperatures of the free variables of an instance: eps_y, eps_h, or both
@@ -184,6 +184,6 @@ class ForestCall:
         return Ran(record.get("copies"), record.get("scaled"), record.get("scores"))
 
     def check(self, theta: Potentials) -> None:
-        """Raise, as a kernel met NaN or +inf in these scores."""
+        """Raise the error for scores in which a kernel met NaN or +inf."""
         (theta if self.cost is None else theta + self.cost).check(self.batch)
         raise AssertionError("a kernel met NaN or +inf in scores that have none.")

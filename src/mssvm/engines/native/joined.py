@@ -79,7 +79,7 @@ class JoinedInference:
             w=self.features.weights(w), value=value, gradient=gradient, room=room, threads=self.workers.idle
         )
         outcome = UNFINISHED
-        while outcome == UNFINISHED:  # as ``ForestCall``
+        while outcome == UNFINISHED:  # called again until it is done, as in ``ForestCall``
             outcome = JOINED.run(record)
         if outcome == NO_NUMBERS:
             batch = self.features.batch

@@ -51,7 +51,7 @@ MOST_STATES = 12
 FEWEST = 3
 FEWEST_WIDE = 6
 PADDING = 8
-NUMBERS = count(1)  # of plans; keys of the graphs that the library caches
+NUMBERS = count(1)  # numbers of plans: keys of the graphs that the library caches
 NO_FLOATS = np.zeros(0)
 NO_FLAGS = np.zeros(0, dtype=bool)
 NO_INTS = np.zeros(0, dtype=np.int64)
@@ -357,7 +357,7 @@ class NativeMessageModel:
 
     @property
     def widest_table(self) -> Floats:
-        """Of every instance, the largest range of a table; infinite or NaN where an entry is forbidden."""
+        """By instance, the largest range of a table; infinite or NaN where an entry is forbidden."""
         return self._measured[2]
 
     def marginals(self) -> Marginals:

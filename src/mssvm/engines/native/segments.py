@@ -17,7 +17,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Pair, TwoCalls, check_decodable, decoded
 
 METHOD = "segment recursion"
-OPERATIONS_AT_ONCE = 1 << 30  # of one call, after which the interpreter checks for Ctrl-C
+OPERATIONS_AT_ONCE = 1 << 30  # operations of one call; between calls the interpreter checks for Ctrl-C
 NO_FLOATS = np.zeros(0)
 NO_INTS = np.zeros(0, dtype=np.int64)
 

@@ -20,7 +20,7 @@ from mssvm.engines.decomposition import Waiting
 from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 from mssvm.engines.native.chains import factor_weights
 
-MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
+MAXIMA, SCALED, SCORES = range(3)  # values of ``Rule`` in the kernel
 # Range of a table, in units of its temperature, up to which scaled form loses nothing significant: products of one
 # message (of two messages at two temperatures) are above 1e-261.
 SAFE = 600.0
@@ -145,7 +145,7 @@ class ChainRun:
             scaled_at=scaled.scaled_at,
             weight=scaled.weight,
             scaled=self._scaled,
-            eps=float(eps_h),  # of scaled tables; at two temperatures outputs are summed in scores
+            eps=float(eps_h),  # temperature of scaled tables; at two temperatures outputs are summed in scores
             safe=SAFE_NESTED if plan.layout.nested else SAFE,
             threads=plan.workers.idle,
         )

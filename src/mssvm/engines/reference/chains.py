@@ -21,7 +21,7 @@ from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.decomposition import AtOnce
 
-ROUNDS = 16  # in which the remaining weights of variables are distributed among their chains
+ROUNDS = 16  # rounds of distributing the remaining weights of variables among their chains
 
 
 class ReferenceCover:
@@ -40,7 +40,7 @@ class ReferenceCover:
         self.weight, self.left = self._weights(through)
 
     def _join(self, v: int) -> int:
-        """Join factors that end at v with factors that begin there, of the same reach if possible, into chains.
+        """Join factors that end at v to factors that begin there, preferably factors whose ends are equally far apart.
 
         Returns the number of chains through v.
         """

@@ -46,7 +46,7 @@ class TorchEngine:
     name = "torch"
     threads = 1
     idle = 1
-    block_states = 1 << 27  # of a training problem's blocks: a GPU needs large batches
+    block_states = 1 << 27  # states of a block in training: a GPU needs large batches
 
     def __post_init__(self) -> None:
         if self.precision not in ("double", "single"):

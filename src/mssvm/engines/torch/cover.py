@@ -126,15 +126,15 @@ class BatchItems:
     group_items: Ints
     group_size: Ints
     group_mu: Ints
-    number: Ints  # of every variable of every instance, in the order of levels: its number in the batch
+    number: Ints  # numbers in the batch of the instances' variables, in the order of levels
     shared: bool
     busiest: int
     chains: int
     ring: int
     n_vars: int
     n_items: int
-    variable: Ints  # of every item of every instance: its place in ``number``
-    before: Ints  # of every item of every instance, those around it or itself
+    variable: Ints  # by item of every instance: the place of its variable in ``number``
+    before: Ints  # by item of every instance: the item before it in its chain, or itself at the beginning
     after: Ints
 
     @classmethod
@@ -162,7 +162,7 @@ class BatchItems:
         vars_at = offsets(n_vars[kind])
         ring = 1 + max(g.span for g in graphs)
         busiest = max(int((g.levels[:, 2] * g.levels[:, 3]).max(initial=0)) for g in graphs)
-        busiest = -(-busiest // WARP) * WARP  # few sizes, as each is compiled once
+        busiest = -(-busiest // WARP) * WARP  # rounded up: a kernel is compiled for every size
         columns = (
             offsets(levels)[:-1][kind],
             levels[kind],
@@ -274,7 +274,7 @@ def _joined_columns(items: list[Ints], column: int) -> Ints:
 
 
 def _around(items: list[Ints], at: Ints, column: int) -> Ints:
-    """The items before or after all items, or these themselves where there is none."""
+    """For every item, the item before or after it in its chain, or the item itself at the end of the chain."""
     found = _joined_columns(items, column)
     return np.asarray(np.where(found >= 0, found + at, np.arange(len(found))))
 

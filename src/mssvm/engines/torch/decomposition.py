@@ -26,16 +26,16 @@ from mssvm.engines.torch.cover import BatchItems
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 64
-MOST_NESTED = 8  # at two temperatures, where the work of a variable grows with the cube
-PADDING = 4  # numbers of states may differ so much that messages take this many times the memory that they need
-FEW_STATES = 4  # and chains, of which a thread keeps all numbers in registers
+MOST_NESTED = 8  # states at two temperatures, where a variable's work grows with their cube
+PADDING = 4  # padding to equal numbers of states may multiply the memory of messages by this factor
+FEW_STATES = 4  # with at most these numbers of states and chains a thread has all numbers in registers
 FEW_CHAINS = 4
 SHARED = 28 << 10  # bytes of shared memory for messages on their way
-MOST_NUMBERS = 1 << 31  # of one instance
+MOST_NUMBERS = 1 << 31  # most numbers of one array
 
 
 def able(batch: Batch, instances: Ints, hidden: Bools | None, at: Device) -> bool:
-    """Whether the kernels run some instances of a batch."""
+    """Whether the kernels can run these instances of a batch."""
     if at.plain or not available(at.device) or not len(instances):
         return False
     widest = int(batch.cards.max(initial=1))

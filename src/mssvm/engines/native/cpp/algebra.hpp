@@ -11,7 +11,7 @@
 // `Forest::trusted` runs again in Scores.
 //
 // The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its
-// parent; `role` says what the position does in which lanes, and is a constant in most positions of most forests):
+// parent; `role` says what the position does in each lane; at most positions of most forests it is a constant):
 //
 //   enter       e(x) from the scores u(x); returns what was subtracted from these
 //   size        the sum of a belief; in Scores its maximum
@@ -37,7 +37,7 @@ template <int most, class F> INLINE void in_pieces(int n, F f) {
     for (int left = (n + most - 1) / most; left; --left) {
         int rest = n - at;
         int size = rest;
-        if (left == 2) size = (rest + 1) / 2;  // without a slow division
+        if (left == 2) size = (rest + 1) / 2;  // a shift instead of a division, which is slow
         else if (left > 2) size = (rest + left - 1) / left;
         switch (size) {
             case 1: piece.template operator()<1>(at); break;
@@ -284,7 +284,7 @@ template <class V> struct Scaled {
             lane_mask &= ~maxima;
             if (!lane_mask) return;
         }
-        int rows = only_best_row(role, eps) ? 1 : role.rows;  // others begin in lanes that do not end them
+        int rows = only_best_row(role, eps) ? 1 : role.rows;  // the other rows begin in lanes where no rows end
         in_lanes<V>(lane_mask, [&](auto closing) ALWAYS {
             if (rows > 1 && eps.y > 0) close_rows(node, role, eps, up, least, closing);
             else close_best(node, rows, unit(role, eps), eps.y > 0, up, least, closing);
@@ -401,7 +401,7 @@ template <class V> struct Scaled {
             node.t[x] = sum;
         }
     }
-    // Lanes that open beside lanes with rows, or lanes at both temperatures.
+    // Where rows begin in some lanes only, or lanes have both temperatures.
     static INLINE void pull_mixed(Node<V> &node, const Role<V> &role, V *pairs) {
         int k = node.k, c = node.c;
         const double *at_eps_h = node.table->at_eps_h.forth, *at_eps_y = node.table->at_eps_y.forth;
@@ -443,7 +443,7 @@ template <class V> struct Scaled {
             for (int x = 0; x < node.k; ++x)
                 node.state = pick(role.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
     }
-    // For every lane, the number of its row in the column that begins at `column`.
+    // For every lane, the entry in row `row` of the column that begins at `column`; rows are `step` apart.
     static INLINE V in_rows(const V *column, int step, V row) {
         int64_t at[Of<V>::lanes];
         for_lanes(row * double(step), [&](int i, int64_t first) ALWAYS { at[i] = first; });
@@ -482,7 +482,7 @@ template <class V> struct Scaled {
             for (int z = 0; z < node.c; ++z) add_to(*node.pair(pairs, x, z), i, lane(above[z], i));
         }
     }
-    // Rows end: the best, given the parent's state. Where they end in all lanes, marginals as well.
+    // Where rows end: the best row given the parent's state; if rows end in all lanes, also the marginals.
     static INLINE void choose_row(Node<V> &node, const Role<V> &role, const Node<V> &above, V *pairs, V *work) {
         int k = node.k;
         V at = above.state;
@@ -529,12 +529,12 @@ template <class V> struct Scores {
         return node.b[r * node.k + x] + node.table->scores.forth[x * node.c + z];
     }
 
-    // The array of u is that of e.
+    // u and e share one array: there is nothing to compute.
     static INLINE V enter(Node<V> &, const Role<V> &, Temperatures) { return V{}; }
 
     static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, V top, bool, V &) {
         node.scale = all<V>(1.0);
-        if (maxima(eps) && node.parent >= 0) return V{};  // nothing is lost where nothing is summed
+        if (maxima(eps) && node.parent >= 0) return V{};  // maxima lose no precision, so no scale is needed
         for (int j = 0; j < role.rows * node.k; ++j) node.b[j] -= top > -INF ? top : V{};
         return top;
     }

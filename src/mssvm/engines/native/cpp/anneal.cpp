@@ -23,8 +23,8 @@ namespace {
 constexpr int FORESTS = 24;
 constexpr int64_t WINDOW = 30;        // least number of variables of a window
 constexpr int64_t WINDOW_MORE = 150;  // a window has fewer than WINDOW + WINDOW_MORE variables
-constexpr int64_t MOVES = 40;         // under noise in a window
-constexpr int64_t COLD_MOVES = 4;     // without noise
+constexpr int64_t MOVES = 40;         // moves under noise in a window
+constexpr int64_t COLD_MOVES = 4;     // moves without noise after these
 constexpr double HOTTEST = 0.4;       // first temperature, as a share of the mean range of a table
 constexpr double COLDEST = 0.02;      // last temperature, as a share of the first
 
@@ -33,7 +33,7 @@ struct AnnealCall {
     Ints instances, rounds;  // instances to be improved, and the rounds of each
     Ints var_ptr, factor_ptr, unary_ptr;
     Ints ends;   // the two variables of every factor
-    Ints table;  // where its table begins
+    Ints table;  // by factor: where its table begins
     Floats unary, tables;
     Ints states;
     int64_t threads;

@@ -21,7 +21,7 @@ struct Buckets {
     int64_t bytes;
     Ints input_ptr, source, gather_at, gather, card, message_at, message_size;
     Ints path_ptr, path;                   // steps that a variable's state changes
-    Ints near_ptr, near, stride, version;  // tables of a variable, and how far it moves in them
+    Ints near_ptr, near, stride, version;  // tables of a variable, its stride in them, and their sizes
     Ints whole;                            // tables of decided variables alone
     Floats log, prob, floor;               // scores, probabilities, log of a table's smallest positive probability
 };
@@ -137,15 +137,15 @@ struct Descend {
     const Program *program;
     Floats work;
     Ints states;
-    Floats bound, open;  // of the assignment down to each depth; of the untried states there, a row a depth
-    int64_t width;       // of a row
+    Floats bound, open;  // by depth: bound of the assignment so far; a row with the bounds of the untried states
+    int64_t width;       // width of a row of `open`
     double lower;
     int64_t budget;
     const Buckets *buckets;
     const State *state;
     double eps;
     int64_t known;  // whether the conditional bound is available
-    Ints depth;     // of the search, read and written
+    Ints depth;     // depth of the search, read and written
 };
 
 // Depth-first, last eliminated first, best state first. Returns 1 at a leaf, where all outputs are assigned; depth -1

@@ -1,5 +1,5 @@
 // Visiting the entries of a bucket without storing its table: forwards, where inputs are combined to rows of x_s, and
-// backwards, where what every entry hands to the inputs is added up. Separators are walked like an odometer.
+// backwards, where the gradients of the entries are added up for the inputs. Separators are walked like an odometer.
 #pragma once
 #include <algorithm>
 #include <vector>

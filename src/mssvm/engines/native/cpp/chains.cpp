@@ -12,14 +12,14 @@ using namespace mssvm;
 
 namespace {
 
-constexpr int ROUNDS = 16;  // of adding the remaining weights of variables to their chains
+constexpr int ROUNDS = 16;  // rounds of adding the remaining weights of variables to their chains
 
 struct ChainsCall {
     int64_t bytes;
     Ints ends;      // (factor, 2): the variables of every factor
     Ints level;     // by variable: the longest chain that ends there
-    Ints chain;     // by factor
-    Floats weight;  // by factor: that of its chain
+    Ints chain;     // by factor: its chain
+    Floats weight;  // by factor: the weight of its chain
     Floats left;    // by variable: one minus the weights of the chains through it
 };
 

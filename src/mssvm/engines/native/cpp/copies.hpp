@@ -105,7 +105,7 @@ private:
                 bool last = a == n - i;
                 const V first = last ? T10 : T00, second = last ? T11 : T01;
                 V *to = next + (last ? a - 1 : a) * (i + 2);
-                V before = V{};  // the term before, which goes to this place as well
+                V before = V{};  // the previous term, which contributes to this place too
                 for (int b = 0; b <= i; ++b) {
                     V term = now[a * (i + 1) + b];
                     to[b] += term * first + before * second;
@@ -169,7 +169,7 @@ class PowerTables {
 public:
     // (y, k): E^k(y), and transposed.
     struct Powers {
-        std::vector<double> by_label, by_count, by_label_many;  // the last times c(k)
+        std::vector<double> by_label, by_count, by_label_many;  // by_label_many: E^k(y) times c(k)
     };
     // (y, h h'): E(h, y) E(y, h'), and transposed.
     struct Joint {
@@ -178,7 +178,7 @@ public:
     };
     Counts counts;
     int labels;
-    double range = 0.0;          // of the tables, in units of eps_h
+    double range = 0.0;          // range of the tables, in units of eps_h
     bool has_forbidden = false;  // a table forbids something
     std::vector<double> tops;    // by slot: the largest score
     std::vector<Powers> powers;

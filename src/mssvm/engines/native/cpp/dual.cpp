@@ -10,7 +10,7 @@ namespace {
 struct Pairwise {
     int64_t bytes;
     Floats hessian, gradient, a;  // H; Ha - q, kept up to date; weights of planes, changed in place
-    Ints group;                   // of every plane
+    Ints group;                   // by plane: its group
     int64_t groups, most_rounds;
     double share;
 };

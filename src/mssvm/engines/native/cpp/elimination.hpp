@@ -51,7 +51,7 @@ template <class V> struct Memory {
 // A program on its memory. With `scores_only` all tables stay scores as they are, without shifts and domains.
 template <class V> struct Sweep : Memory<V> {
     const Program &program;
-    const double *temperature;  // of every step
+    const double *temperature;  // by step
     double max_spread;
     bool scores_only;
     using Memory<V>::work, Memory<V>::grad, Memory<V>::shift, Memory<V>::domain, Memory<V>::algebra;

@@ -2,8 +2,8 @@
 // parents, then a downward pass.
 //
 // Position p has scores u(x) and a belief b(r, x) = e(x) times the messages of its children, e = exp(u / eps), with a
-// row r for every joint state of the outputs below it whose maximum or sum is still open. The message of a child to its
-// parent (E is the exponential of the table):
+// row r for every joint state of the outputs below it whose maximum or sum is still open. The message s of a child with
+// states x to its parent with states z (E is the exponential of their table):
 //
 //     hidden to hidden    s(r, z) = sum_x b(r, x) E(x, z)      multiplies the parent's belief             (eps_h)
 //     output to hidden    s(r, z) = b(r) E(r, z)               multiplies it too: rows begin              (eps_h)
@@ -18,7 +18,7 @@
 //
 // The downward pass is the chain rule: t is the derivative with respect to b, d with respect to s (in its array), and
 // marginals are sum_r b t in Scaled, sum_r t in Scores. All roots send to one more position of one state, the
-// super-root, where rows end: its score is the value. A variable with one allowed state ends rows and begins none.
+// super-root, where rows end: its score is the value. At a variable with one allowed state rows end, and none begin.
 // Where eps_y = eps_h all variables are treated as hidden, and there are no rows.
 //
 // A member is an instance of a family; it runs in one lane. Masks with a bit for every lane (`roles.hpp`) say which
@@ -30,7 +30,7 @@
 
 namespace mssvm {
 
-constexpr double MOST_NUMBERS = 1 << 27;  // of a workspace, 1 GiB
+constexpr double MOST_NUMBERS = 1 << 27;  // numbers in a workspace: 1 GiB
 constexpr double WIDEST = 300.0;          // range of a table in Scaled, in units of its temperature
 constexpr double STEEPEST = 1000.0;       // eps_h / eps_y in Scaled, where rows are raised to that power
 
@@ -111,12 +111,13 @@ private:
         return roles_.range <= (strict() ? -std::log(trusted()) : WIDEST);
     }
 
-    // b(r, x) = e(x) times messages; then the message of every position, and what that multiplies or adds to.
+    // Computes b(r, x), which is e(x) times messages, and then the message of every position, which multiplies the
+    // parent's belief or is added to the parent's scores.
     template <class A> void upward() {
         value_ = V{};
         least_ = all<V>(1.0);
         nodes_.back().u[0] = V{};
-        for (Node<V> &node : nodes_) {  // in a loop of their own, so that many exponentials overlap
+        for (Node<V> &node : nodes_) {  // a separate loop: the exponentials of many positions overlap
             if (node.plain) enter<A, true>(node);
             else if (node.ready && node.present) enter<A, false>(node);
         }
@@ -125,7 +126,7 @@ private:
             else if (node.present) send_upward<A, false>(node);
         }
     }
-    // What a position does: known to the compiler where it and its children are plain.
+    // The role of a position; a compile-time constant where the position and its children are plain.
     template <bool plain> static INLINE Role<V> role_of(const Node<V> &node) {
         if constexpr (plain) return Role<V>::plain();
         else return node;
@@ -242,7 +243,7 @@ private:
         }
     }
     template <class A, bool plain> INLINE void derive_all(Node<V> &node) {
-        if (A::maxima(eps_)) return;  // best states are chosen, nothing is derived
+        if (A::maxima(eps_)) return;  // best states are chosen, and there are no derivatives
         if (A::scaled && eps_.y == 0) return choose_rows(node);
         const V *b = node.e;  // the product of the factors before a child
         V *to = work_;
@@ -298,7 +299,7 @@ private:
             if (wanted) std::copy(work_t_, work_t_ + rows * k, t);
         });
     }
-    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is
+    // `derive` where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is
     // 0.
     INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned by_maxima) {
         int k = node.k;
@@ -346,7 +347,8 @@ private:
             else list.emplace_back(b, d);
         }
     }
-    // Where rows begin: b(x) d(x, z), of positions that read the table the same way round.
+    // Adds the marginals of positions where rows begin: b(x) d(x, z), times E. All of them read the table in one
+    // orientation.
     static void add_opening(const std::vector<Node<V> *> &list, const Shape &shape, const double *E, V *to) {
         const Node<V> &first = *list[0];
         for (int x = 0; x < first.k; ++x)
@@ -377,14 +379,13 @@ private:
     }
     void set_pointers(V *memory, bool scaled) {
         memory_ = memory;
-        V *to = memory;
-        for (int p = 0; p < f_.positions(); ++p) nodes_[p].u = to + f_.at[p];
-        nodes_.back().u = to + states_;
-        pairs_ = to += states_ + 1;
-        work_ = to += pair_size_;
-        work_t_ = to += most_;
-        V *t = to += most_;  // of one position at a time
-        to += most_;
+        for (int p = 0; p < f_.positions(); ++p) nodes_[p].u = memory + f_.at[p];
+        nodes_.back().u = memory + states_;
+        pairs_ = memory + states_ + 1;
+        work_ = pairs_ + pair_size_;
+        work_t_ = work_ + most_;
+        V *t = work_t_ + most_;  // shared by all positions, which use it one after the other
+        V *to = t + most_;
         for (Node<V> &node : nodes_) {
             bool alone = true;  // no message multiplies its belief
             for (int i = node.children; i < node.children_end; ++i) alone &= !roles_.child(i).multiplies;
@@ -414,7 +415,7 @@ private:
     V value_, least_;
     Factors hidden_factors_, output_factors_;
     std::vector<Node<V> *> opening_[2];                // by flip
-    std::vector<std::pair<const V *, int>> products_;  // before every child, and their rows
+    std::vector<std::pair<const V *, int>> products_;  // by child: the product of the factors before it, and its rows
 };
 
 }  // namespace mssvm

@@ -113,7 +113,7 @@ private:
 // Some blocks of a family, which one thread runs one after the other.
 struct Task {
     const Family *family;
-    const FamilyTables *tables;  // of all tasks of the family; null if this is the only one, which makes them itself
+    const FamilyTables *tables;  // shared by the tasks of a family; null for an only task, which makes its own
     int64_t first, last;
 };
 
@@ -130,7 +130,8 @@ void run_task(const Task &task, const ForestCall &call, Ran &ran, std::atomic<bo
         if (!run(first, std::min(first + BLOCK, task.last), ran)) numbers = false;
 }
 
-// Members of a family that make a task: some for every thread, and little enough to stop between tasks.
+// The number of a family's members in a task: every thread gets several tasks, and a task is so short that a call can
+// end after it.
 int64_t task_size(const Family &f, int64_t blocks, int64_t threads) {
     double most = LARGEST_TASK / std::max(f.work(), 1.0) / BLOCK;
     int64_t share = blocks / (TASKS_A_THREAD * threads);
@@ -139,8 +140,8 @@ int64_t task_size(const Family &f, int64_t blocks, int64_t threads) {
 
 enum Outcome : int64_t { DONE = 0, NO_NUMBERS = 1, UNFINISHED = 2 };
 
-// The families of the call's side, from its task on, until all is done or the time is up. What a block computes
-// does not depend on its task.
+// Runs the families of the call's side, beginning with its task, until all are done or time is up. What a block
+// computes does not depend on its task.
 Outcome run_side(const std::vector<const Family *> &families, ForestCall &call, Ran &ran, Time end) {
     int64_t threads = std::clamp<int64_t>(call.threads, 1, MOST_THREADS), blocks = 0;
     std::vector<const Family *> mine, shared;

@@ -1,4 +1,4 @@
-// The record of instances that leave nothing to infer.
+// The record of instances in which every variable has one allowed state.
 #pragma once
 #include "boundary.hpp"
 

@@ -2,7 +2,7 @@
 //
 //     theta = Phi w        mu = mu+ - mu-: forests of both sides, or given states as side 1        gradient = Phi^T mu
 //
-// The records of these steps are complete but for what a call has of its own, which is filled in here.
+// The records of these steps are prepared by the caller; weights, results and workspace are filled in here.
 #include "given.hpp"
 #include "layout.hpp"
 #include "linear.hpp"
@@ -24,13 +24,13 @@ struct Joined {
     const Adjoint *adjoint;
     Floats w;
     Floats value;     // (side, instance)
-    Floats gradient;  // by weight
-    Floats room;      // kept from one call to the next: scores, marginals, and tables of the adjoint
+    Floats gradient;  // one number per weight
+    Floats room;      // workspace, reused by the next call: scores, marginals, and tables of the adjoint
     int64_t threads;
-    int64_t side, task;  // written: where the forests go on
+    int64_t side, task;  // written by a call: where the forests continue
 };
 
-// Runs the steps from the forests' task on; what `mssvm_forests` returns, or the error of a step.
+// Runs the steps, beginning with the forests' task; returns as `mssvm_forests` does, or the error of a step.
 int64_t join(Joined &c) {
     Forward forward = nested(c.forward);
     ForestCall forests = nested(c.forests);

@@ -37,20 +37,20 @@ constexpr uint8_t PRESENT = 4;      // the instance has this position
 // the last n' positions. Members of one kind have the same topology. Tables are numbered by slot.
 struct Family {
     int64_t bytes;
-    Ints parent;       // by position; the number of positions at a root
-    Ints card;         // by position: states
+    Ints parent;       // by position: its parent; the number of positions at a root
+    Ints card;         // by position: number of states
     Ints slot;         // by position: table to the parent, -1 at a root
     Bytes8 flip;       // by position: the table's rows are the parent's states
     Ints at;           // by position: first score in the largest member
     Ints shapes;       // (slot, 3): see Shape
     Ints instance;     // by member: its number in the batch
-    Ints kind;         // by member
+    Ints kind;         // by member: its kind
     Ints first;        // by member: its first score in the batch
     Ints mu_at;        // (member, slot): where marginals of the table are written, -1 if the member has none
-    Ints segment_ptr;  // by kind
+    Ints segment_ptr;  // by kind: its first segment
     Ints segments;     // (segment, 3): see Segment
     Bytes8 roles;      // (member, position)
-    Bytes8 allowed;    // by score of the batch; empty if all are
+    Bytes8 allowed;    // by state of the batch; empty if all states are allowed
     double eps_y, eps_h;
     int64_t side;     // 0: costs are added to scores, marginals are written; 1: no costs, marginals are subtracted
     int64_t abreast;  // whether members run in lanes
@@ -77,14 +77,14 @@ struct Family {
 // Nested power sums of all members of some families, and the marginals of side 0 less those of side 1.
 struct ForestCall {
     int64_t bytes;
-    Ints families;                   // addresses
+    Ints families;                   // addresses of `Family` records
     Floats unary, tables;            // scores of the batch
-    Floats cost_unary, cost_tables;  // of side 0; empty if there are none
+    Floats cost_unary, cost_tables;  // added on side 0; empty if there are no costs
     Floats value, minus;             // by instance: of side 0, and of side 1
     Floats mu_unary, mu_tables;
     int64_t threads;
     // Written by a call:
-    int64_t side, task;              // to begin with, then to continue with
+    int64_t side, task;              // where to begin; after the call, where to continue
     int64_t copies, scaled, scores;  // added to: how many members ran with copies, in Scaled and in Scores
 
     const Floats &values(int64_t of) const { return of == 0 ? value : minus; }
@@ -122,7 +122,7 @@ inline void check(const Family &f, const ForestCall &call) {
     int64_t kinds = f.segment_ptr.size - 1;
     require(kinds >= 0 && f.segment_ptr[0] == 0 && f.segment_ptr[kinds] == f.segments.size / 3,
             "segments do not end where their pointers say.");
-    std::vector<int64_t> reach(kinds, 0);  // of a kind's scores
+    std::vector<int64_t> reach(kinds, 0);  // by kind: the end of its last segment
     for (int64_t kind = 0; kind < kinds; ++kind)
         for (int64_t i = f.segment_ptr[kind]; i < f.segment_ptr[kind + 1]; ++i) {
             const Segment &segment = f.segment(i);

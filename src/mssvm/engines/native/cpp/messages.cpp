@@ -324,7 +324,7 @@ struct ForgetCall {
 struct WaveCall {
     int64_t bytes;
     const Wiring *wiring;
-    Bytes8 out;  // of every instance: whether a thread that has few of its family sweeps it in waves
+    Bytes8 out;  // by instance: whether a thread that has few instances of its family sweeps it in waves
 };
 
 struct BeliefCall {
@@ -544,7 +544,7 @@ MSSVM_API mssvm_messages_beliefs(const BeliefCall *record) {
     });
 }
 
-// Frees what is cached for a plan.
+// Frees the graphs that are cached for a plan.
 MSSVM_API mssvm_messages_forget(const ForgetCall *record) {
     return guarded(record, [](const ForgetCall &call) -> int64_t {
         plans().forget(call.plan);

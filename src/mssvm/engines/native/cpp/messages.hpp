@@ -25,8 +25,9 @@ namespace mssvm {
 
 // Index arrays of a batch. `order[factor_ptr[b] .. factor_ptr[b + 1]]` is the order of a sweep; `near[near_ptr[i] ..
 // near_ptr[i + 1]]` are the slots of variable i. `table_at` points into the given tables, `scaled_at` into the
-// exponentiated ones, which lie in order of first use; `table_of` numbers them. Instances of one family (-1: none) have
-// the same graph and the same tables. Graphs derived from a wiring are cached under the number of its `plan`.
+// exponentiated ones, which are stored in order of first use; `table_of` numbers them. Instances of one family (-1:
+// none) have the same graph and the same tables. Graphs derived from a wiring are cached under the number of its
+// `plan`.
 struct Wiring {
     int64_t bytes;
     Ints var_ptr, factor_ptr, state_ptr, scope_ptr, scope, message_at, order, near_ptr, near, slot_factor;

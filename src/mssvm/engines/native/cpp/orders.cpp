@@ -79,9 +79,9 @@ int64_t rows(const Rows &r) {
 struct Separators {
     int64_t bytes;
     const Graph *graph;
-    Ints later, place, counts;  // of every eliminated variable, how many of each kind are in its message
-    Floats bits;                // of the clique of every eliminated variable
-    double most;                // bits of a clique beyond which the order is given up
+    Ints later, place, counts;  // counts: by eliminated variable and kind, the variables of this kind in its message
+    Floats bits;                // by eliminated variable: bits of its clique
+    double most;                // an order with a clique of more bits is abandoned
 };
 
 // A variable's message goes to the next variable in it (its parent). Variable w is in the messages of its earlier
@@ -262,10 +262,10 @@ struct Greedy {
     const Graph *graph;
     Ints group, order;
     int64_t by_size, shuffle;
-    double bar_largest, bar_total;     // of the best order known
+    double bar_largest, bar_total;     // cost of the best order known
     double most_total, most_messages;  // limits
-    double hopeless;                   // beyond this clique the rest is taken as it comes
-    Ints filled;                       // whether edges were added
+    double hopeless;  // after a clique of more bits than this, the remaining variables are taken in the given order
+    Ints filled;      // whether edges were added
 };
 
 // A graph that grows and shrinks while variables are eliminated.

@@ -25,7 +25,7 @@ namespace mssvm {
 template <class V> struct Role {
     unsigned present, opens, ends, output_edge, multiplies;
     unsigned given;    // not a free output, but closed: it has one state
-    int rows;          // of its belief
+    int rows;          // rows of its belief
     int message_rows;  // rows of its message
     int parent_rows;   // factor by which its message multiplies the rows of its parent's belief
 
@@ -40,11 +40,11 @@ template <class V> struct Node : Role<V> {
     int k, c;                       // its states x, and those of its parent, z
     int slot;                       // -1: no table
     int children, children_end;     // in `Roles::children`
-    int first_factor, last_factor;  // of these, the first and the last whose messages multiply its belief, if any do
+    int first_factor, last_factor;  // first and last child whose message multiplies its belief, -1 if none does
 
     bool flip;   // the table's rows are the parent's states
     bool ready;  // no message is added to its scores
-    bool plain;  // it and the messages that it gets are `Role::plain`
+    bool plain;  // it and its children are `Role::plain`
     const Table *table;
 
     V *u;     // (x) scores; after the downward pass its marginals
@@ -52,8 +52,8 @@ template <class V> struct Node : Role<V> {
     V *b;     // (row, x) belief; the array of e where no message multiplies it
     V *t;     // (row, x) derivative with respect to the belief; one array for all positions
     V *s;     // (row, z) message, then the derivative with respect to it
-    V *norm;  // (z) of a message that is added to scores
-    V scale;  // of the message
+    V *norm;  // (z) normaliser of a message that is added to scores
+    V scale;  // scale of the message
     V row;    // at eps_y = 0, the best row of its belief
     V state;  // at eps_y = 0, the state of an output
 
@@ -224,10 +224,10 @@ private:
     bool scaled_ = true;
 
 public:
-    std::vector<Node<V>> nodes;  // by position, then the one above all roots
+    std::vector<Node<V>> nodes;  // by position; the last is the one above all roots
     std::vector<int> children;   // positions by parent
     int most_children = 1;
-    double range = 0.0;          // of the tables, in units of the temperatures at which they are used
+    double range = 0.0;          // range of the tables, in units of the temperatures at which they are used
     bool has_forbidden = false;  // a table forbids something
     bool has_rows = false;
 

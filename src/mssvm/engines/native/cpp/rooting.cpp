@@ -63,10 +63,10 @@ int64_t root(const RootingCall &call) {
 
 struct TouchCall {
     int64_t bytes;
-    Ints order, parent;   // of one topology, as `root` gives them
+    Ints order, parent;   // the forest of one topology, from `root`
     Ints first;           // by instance: its first variable
     Bytes8 output, free;  // by variable of the batch
-    Bytes8 ok;            // by instance: written
+    Bytes8 ok;            // by instance: the result, written by the call
 };
 
 // Whether every hidden component of an instance touches at most two free outputs.

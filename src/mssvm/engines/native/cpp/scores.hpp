@@ -13,7 +13,7 @@
 
 namespace mssvm {
 
-constexpr double ROUNDINGS = 8.0;             // of the largest field, up to which a change of a message is none
+constexpr double ROUNDINGS = 8.0;  // a change of a message by this many roundings of the largest field is none
 constexpr double SCORE_WORK_AT_A_TIME = 1e7;  // table entries of the sweeps of one instance in one call
 
 inline double power_sum(const double *values, int64_t n, double eps) {

@@ -17,10 +17,10 @@ struct Search {
     int64_t bytes;
     const ConstraintGraph *wiring;
     Bytes8 hard;
-    Floats tables, promise;  // of states
-    Bytes8 left;             // arc consistent
-    Ints fails;              // of variables, counted up
-    int64_t most;            // failures
+    Floats tables, promise;  // promise: by state
+    Bytes8 left;             // the states that arc consistency leaves
+    Ints fails;              // by variable: its failures, which a call counts
+    int64_t most;            // failures after which the search gives up
 };
 
 template <class Call> void check_call(const Call &c) {

@@ -143,7 +143,7 @@ private:
     std::vector<char> queued_, supported_;
 };
 
-// Removes what is impossible from `left`; whether every variable has a state left.
+// Removes impossible states from `left`; returns whether every variable has a state left.
 inline bool arc_consistent(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables,
                            const Bytes8 &left) {
     Domains domains(wiring, hard, tables, left);

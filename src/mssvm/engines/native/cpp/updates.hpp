@@ -1,8 +1,8 @@
 // The update of one pairwise factor in probabilities: both messages from both cavities, by sums or maxima over the
 // table. `scaled.hpp` has the mathematics.
 //
-// K, a template argument of all functions, is the number of states where both variables have as many, a constant for
-// the compiler; 0 where vectors V run over any numbers of states; of one instance, K <= 0 has vectors along rows.
+// All functions have a template argument K. If K > 0, both variables have K states, and loops over states have constant
+// bounds. K <= 0 stands for any numbers of states; of a single instance, vectors then run along the rows of its tables.
 #pragma once
 #include <type_traits>
 
@@ -40,7 +40,7 @@ template <class W> struct Marks {
             fall = smaller(other.fall, fall);
             log_change = larger(other.log_change, log_change);
             least = smaller(other.least, least);
-        } else {  // of vectors of states
+        } else {  // the other marks are vectors over states
             rise = larger(-across_min(-other.rise), rise);
             fall = smaller(across_min(other.fall), fall);
             log_change = larger(-across_min(-other.log_change), log_change);
@@ -49,9 +49,9 @@ template <class W> struct Marks {
     }
 };
 
-// Numbers of states are read one by one in lanes, and L at a time of one instance with many states: W is V or Vec.
-// Entries beyond the last state are zero, or, after a product with a table, arbitrary but finite: `only` makes them
-// `other`.
+// Reads the numbers of states: one state at a time for several instances in lanes (W is V), L states at a time for one
+// instance with many states (W is Vec). Entries beyond the last state are zero or, after a product with a table,
+// arbitrary but finite: `only` replaces them by `other`.
 template <class W, class V> INLINE W read(const V *from) {
     if constexpr (std::is_same_v<W, V>) return *from;
     else return *(const Unaligned *)from;

@@ -21,14 +21,14 @@ struct Walk {
     int64_t bytes;
     const ConstraintGraph *wiring;
     Bytes8 hard;
-    Floats scores, prob;               // of states, then of tables (where `wiring` finds them); exp(scores / eps_h)
-    Bytes8 possible, free;             // states that are not forbidden; outputs that may move
-    Ints states;                       // of outputs, changed in place
-    Floats draws;                      // rows of random numbers in (0, 1), one a region
-    int64_t columns;                   // of a row
-    double hot, cold;                  // temperatures of the noise at the first region and after the last
-    double most_entries;               // of a clique
-    double most_outputs, least_power;  // of a region; its least number of outputs as a power of the most
+    Floats scores, prob;    // scores of states, then of tables (where `wiring` finds them); prob = exp(scores / eps_h)
+    Bytes8 possible, free;  // states that are not forbidden; outputs that may move
+    Ints states;            // by variable; those of outputs are changed in place
+    Floats draws;           // rows of random numbers in (0, 1), one a region
+    int64_t columns;        // random numbers in a row
+    double hot, cold;       // temperatures of the noise at the first region and after the last
+    double most_entries;    // entries of a clique
+    double most_outputs, least_power;  // outputs of a region; the least number is the most to this power
     double eps;
     Floats progress;  // the value of the states, and the best one seen
     Ints best;        // states of the best value
@@ -413,13 +413,13 @@ private:
     const ConstraintGraph &w_;
     const double *draws_ = nullptr;
     std::vector<int64_t> centres_, region_, queue_;
-    std::vector<int64_t> local_, chosen_;  // of every variable: its local name or -1; the state where it is not open
+    std::vector<int64_t> local_, chosen_;  // by variable: its local name or -1; its state where it is not open
     std::vector<uint8_t> left_;
     std::vector<char> open_, seen_, held_;
     std::vector<int64_t> seen_factor_;
     int64_t n_ = 0, outputs_ = 0;  // local variables, outputs first
     std::vector<int64_t> name_, old_, new_, position_, inverse_;
-    std::vector<std::vector<int64_t>> values_;  // states left of every local variable
+    std::vector<std::vector<int64_t>> values_;  // by local variable: its remaining states
     std::vector<std::vector<double>> noise_;
     std::vector<uint8_t> adjacent_;
     std::vector<Function> functions_;

@@ -44,10 +44,10 @@ struct Grid {
 
 private:
     static constexpr int64_t MARGIN = 2;    // numbers before the first row of a wave: neighbours beyond the border
-    static constexpr int64_t SHORTEST = 4;  // wave that is worth it
+    static constexpr int64_t SHORTEST = 4;  // least length of a wave for which waves are used
     int64_t table_[SIDES] = {};             // by LEFT and ABOVE: where the table begins
     bool late_first_[SIDES] = {};           // by LEFT and ABOVE: whether its rows are the later variable's states
-    Side order_[SIDES] = {};                // in which a variable meets its messages
+    Side order_[SIDES] = {};                // the order in which a variable meets its messages
 
     int64_t first_row(int64_t wave) const { return std::max<int64_t>(0, (wave - columns + 2) / 2); }
     int64_t index(int64_t r, int64_t c) const { return r - first_row(c + 2 * r) + MARGIN; }
@@ -87,7 +87,7 @@ private:
     // messages: at every variable the one above comes first, then the left, the right and the one below.
     bool sort_factors(const Wiring &w, int64_t b) {
         int64_t first = w.var_ptr[b], first_slot = w.first_slot(b), first_factor = w.factor_ptr[b], n = rows * columns;
-        std::vector<int64_t> rank[SIDES];  // in the sweep, by side and variable
+        std::vector<int64_t> rank[SIDES];  // by side and variable: place in the sweep
         for (auto &of_side : rank) of_side.assign(n, -1);
         message_place.resize(w.end_slot(b) - first_slot);
         bool seen[SIDES] = {};

@@ -61,7 +61,7 @@ struct Cover {
     const double *unary, *tables;  // theta
     const bool *allowed;
     const bool *hidden;  // by variable, in the order of levels: whether it is at eps_h; null at one temperature
-    double *scores;      // by variable
+    double *scores;      // workspace, by variable
     double *forward, *backward;
     double *read, *sent, *pairs;  // workspace of marginals; pairs: null where no two factors share a sum
     double *shifts, *logs, *rest;

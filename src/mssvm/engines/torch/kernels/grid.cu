@@ -287,7 +287,7 @@ template <class Field> __device__ __forceinline__ void both_maxima(const M *tabl
     }
 }
 
-// The best of states that are seen one after the other, a bit for each that is as good.
+// The best of the states seen so far: a bit for every state whose belief is the largest.
 struct Best {
     M top = 0;
     unsigned int states = 0;

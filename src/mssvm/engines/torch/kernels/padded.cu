@@ -42,7 +42,7 @@ struct Part {
     unsigned int group;
     int chain, k;
     bool clamped;  // U-: states are those that labels admit
-    REAL cost;     // of a wrong state, in U+
+    REAL cost;     // cost of a wrong state, in U+
 
     __device__ __forceinline__ bool report(bool found, int what) const {
         const bool some = any_lane(group, found);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void backward(const Part &part, const Space &space, R
     const bool here = k < S;
     Link link(part, false);
     REAL mine = 0, all_pairs[WIDE], pairs[WIDE];
-    bool rows = false;  // of site t + 1
+    bool rows = false;  // whether site t + 1 has rows
 #pragma unroll
     for (int q = 0; q < WIDE; q++) all_pairs[q] = 0;
     for (int t = n - 1; t >= 0; t--) {

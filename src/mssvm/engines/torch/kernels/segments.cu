@@ -255,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(32 * C)
     double *back = counts + (long long)C * K;
     int *limit = (int *)(back + (long long)C * (K + 1));
     const Space space{work + c, counts + (long long)c * K, back + (long long)c * (K + 1), limit + c};
-    __shared__ double alpha[2][C];  // of even and of odd positions
+    __shared__ double alpha[2][C];  // alpha of even and of odd positions
     const Sequence me{in,
                       T,
                       K,
@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(32 * C)
                       in.tables + in.table_at[2 * instance],
                       in.tables + in.table_at[2 * instance + 1],
                       work + positions + (long long)c * (T + 1)};
-    const double enter = lane < C ? double(me.transition[lane * C + c]) : nothing();  // from label `lane` to c
+    const double enter = lane < C ? double(me.transition[lane * C + c]) : nothing();  // from label `lane`
     double base = 0;
     const double P = forward(me, space, alpha, enter, eps, scale, base);
     const int end_states = me.end_at() - c;
