@@ -11,6 +11,7 @@ Noisy discs on ground: one disc of label 1, with three labels a second one of la
     python benchmarks/bench_loopy.py picture [--folder DATA]   one disc of 400 x 600 with strokes; or real pictures,
                                                                NAME.jpg with NAME.scribbles1.png and NAME.truth.png
     python benchmarks/bench_loopy.py memory                    bytes a pixel of one picture with three labels
+    python benchmarks/bench_loopy.py growth                    seconds against pixels, 100 x 100 to 1000 x 1000
     python benchmarks/bench_loopy.py map [--toulbar2]          maxima on random grids 20 x 20: scores, bounds, time
 
 Settings were chosen on seeds below 30; the tables are of seeds 30 to 39. Every row is printed as one line of JSON, with
@@ -40,21 +41,31 @@ from mssvm.core.topology import Batch, Topology
 MEMBERS = ("MSSVM", "HCRF", "CRF", "SSVM")
 ALL_LABELS = ("CRF", "SSVM")
 SIZES = ((32, 2), (48, 3))
+PARTS = ("table", "noise", "sampled", "many", "threads", "picture", "memory", "growth", "map")
 Row = dict[str, Any]
 
 
 def discs(n: int, side: int, n_labels: int, seed: int, noise: float = 1.2) -> tuple[np.ndarray, np.ndarray]:
     """Features (n, side, side, d) and labels of noisy discs."""
+    return discs_of_shape(n, (side, side), n_labels, seed, noise)
+
+
+def discs_of_shape(
+    n: int, shape: tuple[int, int], n_labels: int, seed: int, noise: float = 1.2
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, height, width, d) and labels of noisy discs."""
     rng = np.random.default_rng(seed)
-    rows, columns = np.mgrid[:side, :side]
+    size = np.array(shape)
+    rows, columns = np.indices(shape)
     X, y = [], []
     for _ in range(n):
-        labels = np.zeros((side, side), dtype=np.int64)
+        labels = np.zeros(shape, dtype=np.int64)
         for label in range(1, n_labels):
-            centre, radius = rng.uniform(0.25 * side, 0.75 * side, 2), rng.uniform(0.15, 0.35) * side
+            centre = rng.uniform(0.25 * size, 0.75 * size)
+            radius = rng.uniform(0.15, 0.35) * min(shape)
             labels[np.hypot(rows - centre[0], columns - centre[1]) < radius] = label
-        shown = np.eye(n_labels)[labels][..., 1:] + noise * rng.normal(size=(side, side, n_labels - 1))
-        X.append(np.concatenate([shown, np.ones((side, side, 1))], axis=-1))
+        shown = np.eye(n_labels)[labels][..., 1:] + noise * rng.normal(size=(*shape, n_labels - 1))
+        X.append(np.concatenate([shown, np.ones((*shape, 1))], axis=-1))
         y.append(labels)
     return np.array(X), np.array(y)
 
@@ -280,22 +291,51 @@ def labels_of_truth(truth: np.ndarray) -> np.ndarray:
 
 def memory() -> Iterator[Row]:
     """Most memory that NumPy and Python allocate beyond features and labels, in bytes a pixel; 5% are labelled."""
-    for member in ("HCRF", "MSSVM"):
-        for edges in ("free", "contrast"):
-            for side in (150, 300):
-                X, y = discs(1, side, 3, 30)
-                given = partly(y, 0.05, 30)
-                model = getattr(ms, member)(ms.Grid(edges=edges), missing_label=-1, random_state=0)
-                row: Row = {"member": member, "edges": edges, "side": side}
-                tracemalloc.start()
-                model.fit(list(X), list(given))
-                row["fit"] = round(tracemalloc.get_traced_memory()[1] / y.size)
-                tracemalloc.reset_peak()
-                model.predict(list(X))
-                row["predict"] = round(tracemalloc.get_traced_memory()[1] / y.size)
-                row["kept"] = round(tracemalloc.get_traced_memory()[0] / y.size)
-                tracemalloc.stop()
-                yield row
+    small = ((150, 150), (300, 300))
+    large = ((400, 600), (1000, 1000))
+    cases = [("HCRF", "free", small + large), ("HCRF", "contrast", small)]
+    cases += [("MSSVM", "free", small), ("MSSVM", "contrast", small)]
+    for member, edges, shapes in cases:
+        for shape in shapes:
+            X, y = discs_of_shape(1, shape, 3, 30)
+            given = partly(y, 0.05, 30)
+            model = getattr(ms, member)(ms.Grid(edges=edges), missing_label=-1, random_state=0)
+            row: Row = {"member": member, "edges": edges, "shape": list(shape)}
+            tracemalloc.start()
+            model.fit(list(X), list(given))
+            row["fit"] = round(tracemalloc.get_traced_memory()[1] / y.size)
+            tracemalloc.reset_peak()
+            model.predict(list(X))
+            row["predict"] = round(tracemalloc.get_traced_memory()[1] / y.size)
+            row["kept"] = round(tracemalloc.get_traced_memory()[0] / y.size)
+            tracemalloc.stop()
+            yield row
+
+
+def growth() -> Iterator[Row]:
+    """Seconds of HCRF on single pictures with three labels, 5% of the pixels labelled: means over as many pictures as
+    400 x 400 pixels hold. The last row has the exponents of the number of pixels, by least squares of logarithms."""
+    columns: dict[str, list[float]] = {"pixels": [], "fit": [], "evaluation": [], "predict": []}
+    for side in (100, 200, 400, 700, 1000):
+        found = []
+        for seed in range(30, 30 + max(1, 400**2 // side**2)):
+            X, y = discs(1, side, 3, seed)
+            model = ms.HCRF(ms.Grid(), missing_label=-1, random_state=0)
+            begin = time.process_time()
+            model.fit(list(X), list(partly(y, 0.05, seed)))
+            fitted = time.process_time()
+            model.predict(list(X))
+            end = time.process_time()
+            evaluations = float(model.history_[-1]["plus_calls"])
+            found.append((fitted - begin, (fitted - begin) / evaluations, end - fitted))
+        means = np.mean(found, axis=0).tolist()
+        row: Row = {"side": side, "pictures": len(found)}
+        for name, value in zip(columns, (float(side * side), *means), strict=True):
+            columns[name].append(value)
+            row[name] = round(value, 4)
+        yield row
+    pixels = np.log(columns.pop("pixels"))
+    yield {"exponent": {name: round(float(np.polyfit(pixels, np.log(c), 1)[0]), 3) for name, c in columns.items()}}
 
 
 def maxima(seeds: range, peer: bool) -> Iterator[Row]:
@@ -332,7 +372,7 @@ def maxima(seeds: range, peer: bool) -> Iterator[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("part", choices=("table", "noise", "sampled", "many", "threads", "picture", "memory", "map"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--seeds", default="30:40", help="first and end of the seeds")
     parser.add_argument("--inference", nargs="+", default=["bound", "propagation"])
     parser.add_argument("--toulbar2", action="store_true", help="maxima beside toulbar2's of a second a grid")
@@ -350,6 +390,7 @@ def main() -> None:
         "threads": lambda: threads(given.threads),
         "picture": lambda: picture(how, given.folder),
         "memory": memory,
+        "growth": growth,
         "map": lambda: maxima(seeds, given.toulbar2),
     }
     kept = []

@@ -109,6 +109,18 @@ def test_ties_within_one_instance_only():
     assert batch.fold(np.arange(8.0)).tolist() == list(range(8))
 
 
+def test_one_instance_is_the_first_of_several() -> None:
+    """Its arrays are those of its topology, without copies."""
+    graph = Topology((2, 3, 2), ((0, 1), (1, 2), (0, 2)))
+    ids = [[5, 6, 7]]
+    one = Batch.build([graph], ids)
+    two = Batch.build([graph, graph], ids * 2)
+    for name in ("scope_ptr", "scope_vars", "table_at", "mu_at", "table_sizes", "unary_ptr"):
+        part = getattr(one, name)
+        np.testing.assert_array_equal(part, getattr(two, name)[: len(part)])
+    assert one.scope_vars is graph.scope_flat
+
+
 def test_empty_batch_and_instances_without_factors():
     assert len(Batch.build([])) == 0
     batch = Batch.build([Topology((3,), ()), Topology((2,), ())])

@@ -17,6 +17,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.inference import Decompose, Enumerate, Exact
+from mssvm.inference.decomposition import product
 from mssvm.inference.decomposition.mean_field import MeanField, coloured
 from mssvm.inference.decomposition.product import product_bound
 from mssvm.losses import Hamming, Zero
@@ -58,6 +59,19 @@ def test_mean_field_is_below_the_power_sum_and_never_falls(seed: int, eps_y: flo
         assert np.all(q[~query.allowed] == 0.0)
         last = value
         ascent.sweep(theta, eps_y, eps_h, q)
+
+
+@pytest.mark.parametrize("instances", [[0, 1, 2, 3, 4, 5], [5, 1, 2]])
+def test_the_bound_by_a_product_is_the_same_in_pieces(instances: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    batch = Batch.build(random_graphs(rng, 6)[0])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query(rng.random(batch.n_vars) < 0.5, random_mask(rng, batch))
+    mu = Enumerate()(batch, theta, query, 0.4, 1.0).mu
+    whole = product_bound(batch, theta, query, 0.4, 1.0, mu, np.array(instances))
+    monkeypatch.setattr(product, "STATES_AT_ONCE", 3)
+    monkeypatch.setattr(product, "FACTORS_AT_ONCE", 2)
+    np.testing.assert_allclose(product_bound(batch, theta, query, 0.4, 1.0, mu, np.array(instances)), whole, rtol=1e-12)
 
 
 def test_mean_field_is_exact_without_factors() -> None:

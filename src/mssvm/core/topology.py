@@ -53,14 +53,14 @@ class Topology:
     def of_arrays(cls, cards: Ints, groups: Sequence[Ints]) -> Self:
         """The topology of factors in groups, each an array with one row per factor and its variables in columns."""
         self = cls.__new__(cls)
-        sizes = [np.full(len(scopes), scopes.shape[1], dtype=np.int64) for scopes in groups]
+        sizes = [np.broadcast_to(np.int64(scopes.shape[1]), len(scopes)) for scopes in groups]
         flat = [np.asarray(scopes, dtype=np.int64).ravel() for scopes in groups]
         self._set(np.array(cards, dtype=np.int64), _one_array(sizes), _one_array(flat))
         return self
 
     def _set(self, cards: Ints, scope_sizes: Ints, scope_flat: Ints) -> None:
         self.card_array = cards
-        self.scope_sizes = scope_sizes
+        self.scope_sizes = _compact(scope_sizes)
         self.scope_flat = scope_flat
         self.n_vars = len(cards)
         self.n_factors = len(scope_sizes)
@@ -75,8 +75,8 @@ class Topology:
         self.shape_ids = NONE
         if self.n_factors:
             scope_cards = self.card_array[self.scope_flat]
-            self.table_sizes = np.multiply.reduceat(scope_cards, self.scope_ptr[:-1])
-            self.shape_ids = _shape_ids(scope_cards, self.scope_ptr)
+            self.table_sizes = _compact(np.multiply.reduceat(scope_cards, self.scope_ptr[:-1]))
+            self.shape_ids = _compact(_shape_ids(scope_cards, self.scope_ptr))
 
     def __repr__(self) -> str:
         return f"Topology(cards={self.cards!r}, scopes={self.scopes!r})"
@@ -141,6 +141,13 @@ def shared(topology: Topology) -> Topology:
 def _one_array(parts: list[Ints]) -> Ints:
     """The parts one after the other; a single part is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate([NONE, *parts])
+
+
+def _compact(values: Ints) -> Ints:
+    """The values; equal ones as one number that is repeated without memory (and cannot be written)."""
+    if len(values) < 2 or np.any(values != values[0]):
+        return values
+    return np.broadcast_to(values[0], len(values))
 
 
 def _check_cards(cards: Ints) -> None:
@@ -230,9 +237,14 @@ def mask_from_indices(members: Ints | None, n: int) -> Bools:
 
 
 def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
-    """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other."""
+    """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other.
+
+    A single part that is not shifted is not copied.
+    """
     if len(parts) == 1:
         part = np.asarray(parts[0], dtype=np.int64)
+        if len(of) == 1 and (shift is None or shift[0] == 0):
+            return part
         if shift is None:
             return np.tile(part, len(of))
         return (shift[:, None] + part).ravel()
@@ -315,7 +327,8 @@ class Batch:
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
             mu_first, mu_number = factorize(number + owner * len(first))
             mu_ptr = offsets(sizes[mu_first])
-            mu_at = mu_ptr[mu_number]
+            # One instance sums the marginals of its tables in the order of the tables.
+            mu_at = table_at if len(topology_of) == 1 else mu_ptr[mu_number]
         return cls(
             topologies=kinds,
             topology_of=topology_of,
@@ -366,6 +379,8 @@ class Batch:
     @cached_property
     def scope_ptr(self) -> Ints:
         """Scope of factor f of the batch: ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``."""
+        if len(self) == 1:
+            return self.topology(0).scope_ptr
         return offsets(gather([g.scope_sizes for g in self.topologies], self.topology_of))
 
     @cached_property

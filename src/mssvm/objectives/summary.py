@@ -40,11 +40,14 @@ def summarize_inference(
     ``hidden`` masks the variables whose use of states is of interest.
     """
     batch = sample.batch
+    right_alone = _right_alone(sample, theta)
     belief = free(theta)
     best_state = batch.unary_ptr[:-1] + belief.decode(batch)
     right = sample.truth[best_state] & sample.query.output
     exact = belief.status.exact
     converged = belief.status.converged
+    methods = Counter(belief.status.method)
+    del belief  # its marginals are not needed beside those given the labels
     usage: dict[int, tuple[Floats, int]] = {}
     if hidden.any() or not exact.all():
         given_labels = clamped(theta)
@@ -52,13 +55,13 @@ def summarize_inference(
         converged = np.append(converged, given_labels.status.converged)
         usage = _state_usage(batch, given_labels, hidden)
     return InferenceSummary(
-        methods=Counter(belief.status.method),
+        methods=methods,
         exact=bool(exact.all()),
         converged=int(converged.sum()),
         n=len(converged),
         usage=usage,
         right=int(right.sum()),
-        right_alone=_right_alone(sample, theta),
+        right_alone=right_alone,
     )
 
 

@@ -47,8 +47,10 @@ class InstanceTopology:
     @cached_property
     def hidden(self) -> Ints:
         """The variables without labels that are not auxiliary."""
-        others = np.setdiff1d(np.arange(len(self.cards)), self.labels)
-        return np.setdiff1d(others, self.auxiliary)
+        hidden = np.ones(len(self.cards), dtype=bool)
+        hidden[self.labels] = False
+        hidden[self.auxiliary] = False
+        return np.flatnonzero(hidden)
 
     @cached_property
     def variables(self) -> dict[str, Ints]:
@@ -210,7 +212,7 @@ class BatchLayout:
         factors = gather(self.factors[group], self.topology_of, batch.factor_ptr[:-1])
         at = batch.table_at[factors]
         if len(at) and np.all(at == at[0]):  # one table for all members, or one member
-            return "tables", at[:1]
+            return "tables", at[:1].copy()
         return "tables", at
 
     def count_rows(self, block: WeightBlock, times: Sequence[int]) -> BlockRows:

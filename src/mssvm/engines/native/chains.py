@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.caches import cached_by_size
 from mssvm.core.library import FLOATS, INTS, Function
 from mssvm.core.topology import CACHED_PARTS, Batch, Topology, size_in_cache
@@ -23,8 +23,8 @@ class ChainCover:
     through it.
     """
 
-    level: Ints
-    chain: Ints
+    level: AnyArray
+    chain: AnyArray
     weight: Floats
     left: Floats
     n_chains: int
@@ -38,7 +38,7 @@ def chain_cover(topology: Topology) -> ChainCover:
     chain = np.zeros(topology.n_factors, dtype=np.int64)
     weight = np.zeros(topology.n_factors)
     n = _CHAINS(ends=topology.scope_flat, level=level, chain=chain, weight=weight, left=left)
-    return ChainCover(level, chain, weight, left, n)
+    return ChainCover(level.astype(np.int32), chain.astype(np.int32), weight, left, n)
 
 
 def factor_weights(batch: Batch, instances: Ints) -> Floats:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.topology import Batch, entries_of, mask_from_indices, spans
+from mssvm.core.topology import Batch, entries_of, spans
 
+STATES_AT_ONCE = 1 << 16
 FACTORS_AT_ONCE = 1 << 12
 
 
@@ -18,26 +21,39 @@ def product_bound(
 
     For no distribution q does this exceed the power sum (variational form of paper eq. 5).
     """
-    states = np.zeros(batch.n_states, dtype=bool)
-    states[entries_of(batch.unary_ptr[batch.var_ptr], instances)] = True
-    q = mu.unary
-    possible = states & (q > 0.0)
     eps = np.where(query.output, eps_y, eps_h)
-    score = theta.unary[possible]
+    q = mu.unary
+    total = np.zeros(len(batch))
+    for entries in _pieces(entries_of(batch.unary_ptr[batch.var_ptr], instances), STATES_AT_ONCE):
+        total += _singles(batch, theta, q, eps, entries)
+    for factors in _pieces(entries_of(batch.factor_ptr, instances), FACTORS_AT_ONCE):
+        total += _pairs(batch, theta, q, factors)
+    return np.asarray(total[instances])
+
+
+def _pieces(entries: slice | Ints, size: int) -> Iterator[Ints]:
+    """Some entries as indices, ``size`` at a time."""
+    if isinstance(entries, slice):
+        for begin in range(entries.start, entries.stop, size):
+            yield np.arange(begin, min(begin + size, entries.stop))
+    else:
+        for begin in range(0, len(entries), size):
+            yield entries[begin : begin + size]
+
+
+def _singles(batch: Batch, theta: Potentials, q: Floats, eps: Floats, entries: Ints) -> Floats:
+    """Expected scores of some states, and their part of the entropies, by instance."""
+    possible = entries[q[entries] > 0.0]
     weight = q[possible]
     variable = batch.state_var[possible]
     entropy = -weight * np.log(weight)
-    total = sum_by(batch.owner[variable], weight * score + eps[variable] * entropy, len(batch))
-    factors = np.flatnonzero(mask_from_indices(instances, len(batch))[batch.factor_owner])
-    for begin in range(0, len(factors), FACTORS_AT_ONCE):
-        total += _pairs(batch, theta, q, factors[begin : begin + FACTORS_AT_ONCE])
-    return np.asarray(total[instances])
+    return sum_by(batch.owner[variable], weight * theta.unary[possible] + eps[variable] * entropy, len(batch))
 
 
 def _pairs(batch: Batch, theta: Potentials, q: Floats, factors: Ints) -> Floats:
     """Expected scores of some factors, by instance."""
     ends = batch.scope_vars[batch.scope_ptr[factors][:, None] + np.arange(2)]
-    first, second = batch.cards[ends].T
+    first, second = batch.pair_cards(factors).T
     size = first * second
     which = np.repeat(np.arange(len(factors)), size)
     entry = spans(np.zeros(len(factors), dtype=np.int64), size)
