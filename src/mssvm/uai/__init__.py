@@ -5,6 +5,10 @@ model              a model as one instance for inference; a task as temperatures
 answers            a task answered exactly, by propagation and search, or by bounds
 partition          log Z and marginals within a time limit, with bounds from both sides
 anytime, search    marginal MAP within a time limit, by everything below
+reduction          the same task on a smaller model
+quick_bound        a bound by one pass over the tables
+layers             plans and the like as sequences of layers; ``layered_search`` searches them
+enumeration        all possible outputs one by one, where they are few
 support            zeros as constraints: arc consistency, possible assignments
 local_search       better outputs by ``regions`` and by conditioned elimination
 branching          branch and bound over the outputs, with the bounds of ``conditional``

@@ -36,7 +36,8 @@ SECONDS_PER_ENTRY = 1e-7
 SECONDS_PER_SUMMED_ENTRY = 5e-8
 # Restarts of the search for an elimination order: the second number only if the first found none that fits.
 RESTARTS = (8, 40)
-# Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
+# Propagation never builds a table of more than 2**SMALL entries, and a search builds none of more than
+# 2**SEARCH_IBOUND.
 SMALL = 14
 SEARCH_IBOUND = 16
 # If there is time, a search may bound the whole instance with tables larger by this power of two.
@@ -56,11 +57,11 @@ JOINT_ENTRIES = (256, 0, 16, 1024)
 # Processor time of joint MAP where it is tried again.
 AGAIN_SHARE = 0.25
 AGAIN_SECONDS = (1.0, 40.0)
-# Methods that first remove the states that arc consistency and evidence rule out, for PR and MAR.
-SMALLER = ("auto", "exact")
+# Methods that, for PR and MAR, first remove the states that arc consistency and evidence rule out.
+ON_POSSIBLE_STATES = ("auto", "exact")
 # Propagation before bounds of log Z takes at most this share of the time.
 PROPAGATION_SHARE = 0.1
-TINY = 1e-300  # denominator of a variable without a possible state, all of whose marginals are 0
+TINY = 1e-300  # stands for a sum of zero in a denominator: a variable without a possible state has marginals of 0
 # Sweeps of propagation: as the start of a search, and as an answer by itself.
 START_SWEEPS = 100
 ANSWER_SWEEPS = 1000
@@ -92,7 +93,9 @@ class AnswerLimits:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The value in nats, of ``states`` for MAP and marginal MAP; ``lower`` <= optimum <= ``upper`` unless NaN.
+    """The answer to a task: its ``value`` in nats, with bounds ``lower`` <= true value <= ``upper`` (NaN: unknown).
+
+    For MAP and marginal MAP ``value`` is that of the assignment ``states``, and the true value is the maximum.
 
     ``marginal_bounds`` are lower and upper bounds on the true marginals, where they are known.
     """
@@ -155,14 +158,15 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     states = np.arange(task.problem.batch.n_states)
     if task.name == "MMAP":
         task = reduced(task)
-    elif not task.maximises and method in SMALLER:
+    elif not task.maximises and method in ON_POSSIBLE_STATES:
         task, states = possible(task)
         task = reduced(task, leaves=task.name == "PR")
 
     enclosed = [-np.inf, np.inf]
 
-    def whole(found: Answer) -> Answer:
-        """The answer to the task asked; bounds of log Z, which are about one number, never get worse."""
+    def to_asked(found: Answer) -> Answer:
+        """An answer to the smaller task as one to the task asked. Bounds of log Z only ever improve, as all answers
+        bound the same number."""
         found = _of_all_states(_with_constant(found, task), asked, states)
         if task.maximises or found.exact:
             return found
@@ -173,9 +177,9 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
 
     keep = limits.keep
     if keep is not None:
-        limits = replace(limits, keep=lambda candidate: keep(whole(candidate)))
+        limits = replace(limits, keep=lambda candidate: keep(to_asked(candidate)))
         _keep_first_assignments(task, limits)
-    result = whole(_bounded_for_nothing(METHODS[method](task, limits), task))
+    result = to_asked(_with_quick_bound(METHODS[method](task, limits), task))
     if result.value > -np.inf:
         return result
     if result.exact or result.upper == -np.inf:
@@ -183,7 +187,7 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
 
 
-def _bounded_for_nothing(result: Answer, task: UaiTask) -> Answer:
+def _with_quick_bound(result: Answer, task: UaiTask) -> Answer:
     """The answer with its upper bound lowered to ``quick_bound`` where that is lower."""
     if result.exact:
         return result
@@ -208,7 +212,7 @@ def _with_constant(result: Answer, task: UaiTask) -> Answer:
 
 
 def _of_all_states(found: Answer, task: UaiTask, states: Ints) -> Answer:
-    """The answer with marginals of all states of a task, of which only ``states`` are possible."""
+    """The answer with marginals over all states of a task: zero except at the possible ``states``."""
     if found.marginals is None:
         return found
 
@@ -245,8 +249,18 @@ def _keep_first_assignments(task: UaiTask, limits: AnswerLimits) -> None:
         if value > best:
             best = value
             outputs = np.where(task.query.output, states, -1) if task.maximises else None
-            first = Answer(value, False, False, value, np.nan, "first assignment", outputs, marginals)
-            limits.keep_possible(first)
+            limits.keep_possible(
+                Answer(
+                    value=value,
+                    exact=False,
+                    converged=False,
+                    lower=value,
+                    upper=np.nan,
+                    method="first assignment",
+                    states=outputs,
+                    marginals=marginals,
+                )
+            )
 
 
 def _keep_quick_bounds(task: UaiTask, limits: AnswerLimits) -> None:
@@ -392,19 +406,29 @@ def _enclose(task: UaiTask, limits: AnswerLimits) -> Answer:
         if task.name == "MAR":
             marginals = _split(task, progress.marginals)
             bounds = _split(task, progress.least), _split(task, progress.most)
-        bounds_of_value = progress.lower, progress.upper
-        return Answer(progress.value, exact, exact or converged, *bounds_of_value, method, None, marginals, bounds)
+        return Answer(
+            value=progress.value,
+            exact=exact,
+            converged=exact or converged,
+            lower=progress.lower,
+            upper=progress.upper,
+            method=method,
+            marginals=marginals,
+            marginal_bounds=bounds,
+        )
 
     support = Support(OneInstance.of(problem.batch, 0, problem.theta, task.query))
     partition = Partition(
-        *call[:3],
+        problem.batch,
+        problem.theta,
+        task.query,
         belief,
-        limits.memory_limit,
-        limits.deadline,
-        limits.seed,
-        support.score(belief.decode(problem.batch)),
-        task.name == "MAR",
-        lambda progress: limits.keep_possible(answer_of(progress)),
+        memory_limit=limits.memory_limit,
+        deadline=limits.deadline,
+        seed=limits.seed,
+        lower=support.score(belief.decode(problem.batch)),
+        marginals=task.name == "MAR",
+        report=lambda progress: limits.keep_possible(answer_of(progress)),
     )
     return answer_of(partition.run())
 
@@ -428,16 +452,16 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         starts = (first, *starts)
         again = _joint_map(float(np.clip(AGAIN_SHARE * limits.seconds_left, *AGAIN_SECONDS)), JOINT_ENTRIES[0])
     search = Anytime(
-        limits.seconds_left,
-        SEARCH_IBOUND,
-        limits.memory_limit,
-        limits.seed,
-        starts,
-        _progress_callback(limits, SEARCH_NAME),
-        limits.deadline,
-        WIDEST,
-        again,
-        tuple(more),
+        time_limit=limits.seconds_left,
+        ibound=SEARCH_IBOUND,
+        memory_limit=limits.memory_limit,
+        seed=limits.seed,
+        starts=starts,
+        report=_progress_callback(limits, SEARCH_NAME),
+        deadline=limits.deadline,
+        widest=WIDEST,
+        again=again,
+        more=tuple(more),
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value
@@ -515,7 +539,7 @@ def _from_belief(task: UaiTask, belief: Belief) -> Answer:
     lower = float(status.lower[0])
     upper = float(status.upper[0])
     exact = bool(status.exact[0]) or (task.name == "PR" and _closed(lower, upper))
-    # An estimate outside its certificate is certainly wrong; the nearest end is not.
+    # An estimate outside of its bounds is certainly wrong; the nearer bound may be right.
     value = min(max(float(belief.value[0]), lower), upper)
     marginals = _per_variable(task, belief.mu)
     return Answer(value, exact, bool(status.converged[0]), lower, upper, status.method[0], None, marginals)

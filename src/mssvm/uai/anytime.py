@@ -1,6 +1,7 @@
 """Anytime marginal MAP: an incumbent and an upper bound that only ever improve (paper eq. 5 at eps_y = 0).
 
-``AnytimeSearch`` (``search``) does the work on one instance; here are its settings and the way from a batch to it.
+``AnytimeSearch`` (``search``) does the work on one instance; ``Anytime`` has its settings, and runs it on every
+instance of a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Anytime:
     are still far apart, ``again``, the same inference with more time, is tried; ``more`` are similar inferences that
     are tried if the first one helped. mu holds the marginals given the outputs found, computed exactly within
     ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than ``2**ibound``
-    entries; where time allows, bounds of the whole have tables up to ``2**widest`` times as large.
+    entries; where time allows, bounds on the whole output space use tables up to ``2**widest`` times as large.
     """
 
     time_limit: float = 20.0

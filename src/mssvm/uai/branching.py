@@ -10,7 +10,7 @@ from mssvm.uai.conditional import ConditionalBound, Tree
 if TYPE_CHECKING:
     from mssvm.uai.search import AnytimeSearch
 
-STEPS = 20_000  # between two looks at the clock
+STEPS = 20_000  # steps of the search between two checks of the deadline
 
 
 class BranchAndBound:

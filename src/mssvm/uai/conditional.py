@@ -102,7 +102,8 @@ class ConditionalBound:
         return float(value[0])
 
     def descend(self, sweep: ScoreSweep, tree: Tree, lower: float, budget: int) -> bool:
-        """Continue a depth-first search for outputs above ``lower``, by ``budget`` steps; whether it is at a leaf.
+        """Continue a depth-first search for outputs above ``lower``, by ``budget`` steps; returns whether it stopped at
+        a leaf.
 
         A leaf's bound is its value if the buckets fit. ``tree.exhausted`` says that the whole tree is searched.
         """
@@ -127,7 +128,8 @@ class ConditionalBound:
 class Tree:
     """Position of a depth-first search over outputs: last eliminated first, best state first.
 
-    ``bound[d]`` is the bound of the assignment down to depth d, ``open[d]`` holds those of the untried states there.
+    ``bound[d]`` is the bound of the assignment down to depth d, ``open[d]`` has the bounds of the untried states at
+    depth d.
     """
 
     def __init__(self, program: Program, states: Ints, bound: float) -> None:
@@ -216,7 +218,7 @@ class _Wiring:
 
 
 def _compile(instance: OneInstance, hidden: Sequence[int], order: Sequence[int], eps_h: float) -> tuple[Record, Record]:
-    """The records of native functions: buckets in elimination order, which never change, and their state."""
+    """Two records of native functions: the buckets in elimination order, which are constant, and their state."""
     cards_of = instance.topology.cards
     tables = _versions(instance, order)
     wiring = _Wiring(instance, hidden, order, _ptr(tables)[:-1])

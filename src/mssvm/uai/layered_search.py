@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 # The first width, and its growth from one round to the next.
 WIDTH = 256
 GROWTH = 4
-# Beliefs and bounds are at most one. What is below this is not followed, and never claimed to be excluded: numbers that
-# were lost to underflow are far smaller.
+# Beliefs and bounds are at most one. Nodes with a bound below this number are not followed, and no proof counts them as
+# searched: their bounds may lack terms that were lost to underflow. Such terms are far smaller than this number.
 LEAST = 1e-200
-# Beliefs that agree to this number of bits after the first (of 52) are one node, to one part in 10^13.
+# Beliefs whose mantissas agree in this number of bits (of 52), so to one part in 10^13, are one node.
 EQUAL_BITS = 44
-# Entries of the children that are computed at once.
+# Largest number of entries in the beliefs of the children that are computed at once.
 ENTRIES = 1 << 22
 
 
@@ -61,7 +61,7 @@ class LayeredSearch:
 
     @property
     def _enough(self) -> float:
-        """The probability up to which nodes have no outputs better than the incumbent."""
+        """The largest bound (a probability) that rules out outputs better than the incumbent."""
         return float(np.exp((self.search.threshold - self.layers.constant) / self.search.eps_h))
 
     @property

@@ -25,15 +25,16 @@ from scipy.sparse import csr_array
 from mssvm.core.arrays import Floats, Ints
 from mssvm.inference.bounds.relaxation import OneInstance
 
-# Rows of a sparse table; more are refused. So are weights that come near to the smallest number.
+# A model is refused if a sparse table has more rows than this, or a weight that is close to underflow.
 MOST_ROWS = 1 << 19
-# Bytes of a variable's states in a row, twice; the numbers of a row take as many as those of OTHERS variables.
-BYTES = 4
-OTHERS = 20
 LEAST_WEIGHT = 1e-280
+# Memory of a row while a variable is appended, when two tables exist: STATE_BYTES for every column, and as much as
+# OTHER_COLUMNS columns for its source, choice, weight and keys.
+STATE_BYTES = 4
+OTHER_COLUMNS = 20
 # Rows in the sample that estimates how many states of a variable its factors leave.
 SAMPLE = 64
-# Rows are grouped after a variable is summed out, if they have become this many times more since the last time.
+# Equal rows are joined after a variable was summed out, if the table has grown by this factor since they last were.
 GROUPING = 4
 
 
@@ -51,7 +52,8 @@ class Layer:
     n_targets: int
 
     def values(self, after: Floats) -> Floats:
-        """The values of every choice (columns) at every state of the first cut, given values of the second cut's."""
+        """The values of every choice (columns) at every state of the first cut, given the values of the states of the
+        second cut."""
         weighted = self.arcs.copy()
         weighted.data = weighted.data * after[weighted.indices % self.n_targets]
         pooled = csr_array((weighted.data, weighted.indices // self.n_targets, weighted.indptr), self._shape)
@@ -59,6 +61,7 @@ class Layer:
 
     @property
     def _shape(self) -> tuple[int, int]:
+        """States of the first cut, and choices."""
         return self.arcs.shape[0], len(self.choices)
 
     def restricted(self, sources: Ints, targets: Ints) -> Layer:
@@ -82,7 +85,8 @@ class Layers:
 
 
 def layers_of(instance: OneInstance, eps_h: float, deadline: float, memory_limit: int) -> Layers | None:
-    """The layers of an instance by its variables' numbers; None if it has fewer than two, or they are too large."""
+    """The layers along the order in which the variables are numbered; None if there are fewer than two, if they are too
+    large, or if time is up."""
     if eps_h == 0.0:
         return None
     order = np.flatnonzero(~instance.clamped).tolist()
@@ -105,17 +109,17 @@ def layers_of(instance: OneInstance, eps_h: float, deadline: float, memory_limit
 
 
 def _bounded(layers: Sequence[Layer], constant: float) -> Layers:
-    """Layers with bounds, by dynamic programming, and without the states that nothing possible comes after."""
+    """Layers with bounds, by dynamic programming; states without a possible continuation are removed."""
     bounds = [np.ones(layers[-1].n_targets)]
     for layer in reversed(layers):
         bounds.insert(0, layer.values(bounds[0]).max(axis=1))
-    useful = [np.flatnonzero(after > 0.0) for after in bounds]
-    restricted = [layer.restricted(useful[t], useful[t + 1]) for t, layer in enumerate(layers)]
-    return Layers(tuple(restricted), tuple(after[kept] for after, kept in zip(bounds, useful, strict=True)), constant)
+    possible = [np.flatnonzero(after > 0.0) for after in bounds]
+    restricted = [layer.restricted(possible[t], possible[t + 1]) for t, layer in enumerate(layers)]
+    return Layers(tuple(restricted), tuple(after[kept] for after, kept in zip(bounds, possible, strict=True)), constant)
 
 
 def _blocks(order: Sequence[int], scopes: Sequence[tuple[int, ...]], output: Sequence[bool]) -> list[list[int]]:
-    """The order in pieces, cut where the fewest variables and no outputs are shared; each has outputs if it can."""
+    """The order in pieces, each of which has outputs if possible: cuts share no outputs and few variables."""
     position = {v: k for k, v in enumerate(order)}
     last = list(range(len(order)))
     for scope in scopes:
@@ -186,7 +190,7 @@ class _Join:
         self.choices: Ints = np.zeros((1, 0), dtype=np.int64)
 
     def _add(self, f: int, scope: Sequence[int], scores: Floats, eps_h: float) -> None:
-        """A factor of probabilities, at most one; what it is divided by joins the constant."""
+        """Store a factor as probabilities, the largest of them one; its largest score is added to the constant."""
         highest = float(scores.max())
         self.constant += highest / eps_h
         if scope and highest > -np.inf:
@@ -200,7 +204,7 @@ class _Join:
         ready = {v: self._ready(v) for v in block}
         rows_each = {v: self._rows_each(v, ready[v]) for v in block}
         while rows_each:
-            v = min(rows_each, key=lambda u: (rows_each[u] > 1.0, rows_each[u] if rows_each[u] > 1.0 else 0.0))
+            v = min(rows_each, key=lambda u: max(rows_each[u], 1.0))  # a variable that adds no rows comes first
             neighbours = {u for f in self.near[v] for u in self.scopes[f]}
             if not self._append(v, ready[v]) or monotonic() >= deadline:
                 return None
@@ -217,7 +221,7 @@ class _Join:
         return [f for f in self.near[v] if all(u == v or u in self.columns for u in self.scopes[f])]
 
     def _rows_each(self, v: int, factors: Sequence[int]) -> float:
-        """How many rows a row becomes when v is appended, by a sample."""
+        """The factor by which appending v multiplies the number of rows, estimated on a sample of them."""
         n = len(self.weight)
         rows = np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64))
         return float((self._product(v, factors, rows) > 0.0).sum() / max(len(rows), 1))
@@ -235,10 +239,10 @@ class _Join:
         return product
 
     def _append(self, v: int, factors: Sequence[int]) -> bool:
-        """Multiply by v's factors and drop the variables that have none left; False if that is refused."""
+        """Multiply by v's factors, and sum out variables without further factors; False if the table gets too large."""
         product = self._product(v, factors, slice(None))
         row, state = np.nonzero(product)
-        if len(row) > MOST_ROWS or BYTES * len(row) * (len(self.columns) + OTHERS) > self.memory_limit:
+        if len(row) > MOST_ROWS or STATE_BYTES * len(row) * (len(self.columns) + OTHER_COLUMNS) > self.memory_limit:
             return False
         weight = self.weight[row] * product[row, state]
         if weight.min(initial=1.0) < LEAST_WEIGHT:
@@ -260,12 +264,13 @@ class _Join:
         return True
 
     def _choose(self, v: int, state: Ints) -> None:
-        """Every choice with every state of output v that some row has."""
+        """Extend every choice by the states of output v that occur with it."""
         both, self.choice = np.unique(self.choice * self.cards[v] + state, return_inverse=True)
         self.choices = np.column_stack([self.choices[both // self.cards[v]], both % self.cards[v]])
         self.outputs = (*self.outputs, v)
 
     def _take(self, rows: Ints) -> None:
+        """Replace the table by these rows of it."""
         self.source = self.source[rows]
         self.choice = self.choice[rows]
         self.weight = self.weight[rows]

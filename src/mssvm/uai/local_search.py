@@ -52,7 +52,7 @@ class LocalSearch:
         self.walk: Walk | None = None
         self.walk_share = WALK_SHARES[WALK]
         self.seconds = [0.0, 0.0]  # time spent on each way
-        self.conditionable = True  # False once no outputs are found to hold
+        self.conditionable = True  # False once conditioning has found no set of outputs to hold
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` kicks in a row led to nothing better."""
@@ -121,7 +121,7 @@ class LocalSearch:
             self.walk_share = WALK_SHARES[way]
 
     def _walk(self, deadline: float) -> None:
-        """Walk over regions for a slice of time; a finished cycle may begin the next one elsewhere."""
+        """Walk over regions for a slice of time. When a cycle ends, the next one may begin at other outputs."""
         search = self.search
         if self.walk is None:
             self.walk = Walk(search.support, search.eps_h, int(search.rng.integers(1 << 30)))

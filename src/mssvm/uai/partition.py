@@ -45,7 +45,8 @@ ENTRIES_A_SECOND = 3e7
 PART_SHARE = 0.02
 # Bytes of elimination per entry of its cliques: scores, messages and their gradients.
 BYTES_PER_ENTRY = 32
-# Mini-buckets tried, as powers of two, with iterations of L-BFGS and the share of the time by which each must end.
+# Mini-buckets that are tried for bounds: their table size as a power of two, the iterations of L-BFGS, and the share of
+# the time after which each must have ended.
 ROOTS = ((10, 40, 0.1), (13, 80, 0.25), (16, 80, 0.4))
 # Bounds of larger mini-buckets must be this much lower (nats) for parts to be bounded by them: they take longer.
 WORTHWHILE = 0.1
@@ -142,8 +143,8 @@ class Cliques:
 class Partition:
     """A search that encloses log Z of one instance; ``belief`` is an estimate for the parts that are not summed.
 
-    ``lower`` is a lower bound that is known. Without ``marginals`` they are not computed. ``report`` is
-    called at first and whenever one of the bounds improves.
+    ``lower`` is a lower bound that the caller knows; ``marginals`` says whether they are computed. ``report`` is called
+    at the beginning and whenever one of the bounds improves.
     """
 
     def __init__(
@@ -266,7 +267,7 @@ class Partition:
             if self.relaxation is not None and 32 * relaxation.program.n_work > self.memory_limit:
                 break
             bound = relaxation.improve(iterations, self.began + share * seconds)
-            self._lower_upper(bound)
+            self._improve_upper(bound)
             if bound < least - WORTHWHILE:
                 self.relaxation = relaxation
                 least = bound
@@ -279,7 +280,7 @@ class Partition:
     def _advance(self, to_the_end: bool) -> None:
         """Sum the most promising part if it is within the budget, otherwise split it.
 
-        ``to_the_end`` does the same with its most promising child, until a part is summed.
+        With ``to_the_end`` its most promising child is treated likewise, and so on until a part is summed.
         """
         part: OpenPart | None = heappop(self.waiting)
         while part is not None:
@@ -357,9 +358,9 @@ class Partition:
             self.lower = lower - ROUNDING * (1.0 + abs(lower))
             self._report()
         waiting = np.array([part.bound for part in self.waiting])
-        self._lower_upper(float(np.logaddexp.reduce(np.append(waiting, self.summed))))
+        self._improve_upper(float(np.logaddexp.reduce(np.append(waiting, self.summed))))
 
-    def _lower_upper(self, bound: float) -> None:
+    def _improve_upper(self, bound: float) -> None:
         """Lower the upper bound to this one, if it is lower."""
         bound += ROUNDING * (1.0 + abs(bound))
         if bound < self.upper:

@@ -57,7 +57,7 @@ def possible(task: UaiTask) -> tuple[UaiTask, Ints]:
 
 
 def reduced(task: UaiTask, leaves: bool = True) -> UaiTask:
-    """The task on a smaller model of the same value; without ``leaves`` also of the same marginals."""
+    """The task on a smaller model of the same value; without elimination of ``leaves`` also of the same marginals."""
     graph = _Graph(task)
     graph.slice_evidence()
     if leaves:
@@ -174,7 +174,7 @@ class _Graph:
         return prod(self.cards[u] for u in self._scope_of(v) if u != v)
 
     def _eliminate(self, v: int) -> list[int]:
-        """Sum out ``v`` in its tables; returns the variables that were beside it."""
+        """Sum out ``v`` in its tables; returns the variables that shared a table with it."""
         scope = self._scope_of(v)
         f = min(self.near[v], default=-1)
         table = np.zeros([self.cards[u] for u in scope])

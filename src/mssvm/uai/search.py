@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 # Two values count as equal within this share of their size.
 TOLERANCE = 1e-9
 
-# Table sizes, as powers of two relative to 2**ibound: bounds begin in smaller tables and so do proofs; outputs that
-# small tables cannot evaluate are evaluated one by one in larger ones.
-QUICKER = 4
-PROVING = 3
-WIDER = 6
-WIDER_ROOTS = (2, 0)
-# A proof begins with larger tables, in steps of this power of two, only if they leave less than this share of the gap.
+# Table sizes, as powers of two relative to the limit 2**ibound.
+FIRST_BOUND_SHIFT = 4  # the first bound has tables smaller by this
+PROOF_SHIFT = 3  # so do proofs, unless a larger bound pays
+EVALUATION_SHIFT = 6  # tables larger by this evaluate outputs for which 2**ibound is too small
+ROOT_SHIFTS = (2, 0)  # before a proof, bounds with tables smaller by these are tried in turn
+# Then tables larger than 2**ibound are tried, in steps of this power of two. A proof uses them only if they leave less
+# than this share of the gap.
 WIDER_STEP = 2
 WORTH_WIDER = 0.7
-# Bytes of L-BFGS for each entry of such mini-buckets, with its ten corrections.
-MINIMISER = 128
+# Bytes that L-BFGS with ten corrections needs for each entry of the work vector of mini-buckets.
+MINIMISER_BYTES = 128
 
 # Shares of the time limit.
 QUICK_SHARE = 0.01  # if the plain elimination order takes longer, no better one is searched for
@@ -67,14 +67,15 @@ TIGHTEN_ITERATIONS = 40
 ROOT_ITERATIONS = 120
 LAST_ITERATIONS = 400
 
-# Trees and proofs take turns with local search, in slices of this many seconds. They get most of the time once the
-# bounds are within NEAR (nats), or when local search has found nothing for long.
+# Trees and proofs take turns with local search, in slices of SLICE_SECONDS. Per second of a tree, local search gets
+# LOCAL_SHARE_FAR seconds, or LOCAL_SHARE_NEAR once the bounds are within NEAR (nats), and less the longer it has found
+# nothing; it ends early after PATIENCE kicks that led to nothing better.
 SLICE_SECONDS = 0.25
 NEAR = 5.0
 LOCAL_SHARE_FAR = 2.0
-FAR = 5.5  # nats between the bounds after the first tightening, above which joint MAP is tried again
 LOCAL_SHARE_NEAR = 0.3
 PATIENCE = 6
+FAR = 5.5  # nats between the bounds after the first tightening, above which joint MAP is tried again
 
 # Possible outputs that are no better than the incumbent are kept as starts of the walk, up to this number.
 MOST_RUNNERS_UP = 8
@@ -128,8 +129,8 @@ class AnytimeSearch:
     ) -> None:
         self.eps_h = eps_h
         self.entries = 1 << settings.ibound
-        self.proof_entries = max(2, self.entries >> PROVING)
-        self.wide_entries = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
+        self.proof_entries = max(2, self.entries >> PROOF_SHIFT)
+        self.wide_entries = max(self.entries, min(self.entries << EVALUATION_SHIFT, settings.memory_limit >> 6))
         self.widest = settings.widest
         self.starts = starts
         self.again = again
@@ -179,7 +180,7 @@ class AnytimeSearch:
 
     @property
     def threshold(self) -> float:
-        """A part of the output space bounded by this has no outputs better than the incumbent."""
+        """A part of the output space whose bound is at most this has no outputs better than the incumbent."""
         if self.lower == -np.inf:
             return self.lower
         return self.lower + TOLERANCE * max(1.0, abs(self.lower))
@@ -220,7 +221,7 @@ class AnytimeSearch:
         if self.proven:
             return
         self.phase = "bound"
-        relaxation = self._relaxation(max(2, self.entries >> QUICKER))
+        relaxation = self._relaxation(max(2, self.entries >> FIRST_BOUND_SHIFT))
         self.improve_upper(relaxation.improve(0))
         if self.upper == -np.inf:
             return
@@ -287,7 +288,7 @@ class AnytimeSearch:
         least = relaxation.improve(ROOT_ITERATIONS, deadline, self.threshold, warm_start=True)
         self.improve_upper(least)
         took = np.inf
-        for shift in WIDER_ROOTS:
+        for shift in ROOT_SHIFTS:
             began = monotonic()
             if self.proven or began >= deadline:
                 break
@@ -305,15 +306,15 @@ class AnytimeSearch:
     def _widest(self, relaxation: Relaxation, least: float, took: float, deadline: float) -> Relaxation:
         """Mini-buckets beyond the usual size, as long as they can be optimised by the deadline.
 
-        Each takes as many times longer than the last, which ``took`` some seconds, as it has more entries. Parts are
-        bounded by them only if they close much of the gap.
+        The time of each is estimated from that of the one before (``took``, in seconds), in proportion to their
+        entries. Parts are bounded by the new ones only if they close much of the gap.
         """
         for shift in range(WIDER_STEP, self.widest + 1, WIDER_STEP):
             took *= 1 << WIDER_STEP
             if self.proven or monotonic() + took >= deadline:
                 break
             wider = self._relaxation(self.entries << shift)
-            if MINIMISER * wider.program.n_work > self.memory_limit:
+            if MINIMISER_BYTES * wider.program.n_work > self.memory_limit:
                 break
             bound = wider.improve(ROOT_ITERATIONS, deadline, self.threshold)
             self.improve_upper(bound)
@@ -341,7 +342,7 @@ class AnytimeSearch:
                 self._offer_more()
 
     def _offer_more(self) -> None:
-        """Others like the first start, if that helped, for a share of the time."""
+        """Offer inferences similar to the first start, if that helped, for a share of the time."""
         deadline = monotonic() + MORE_SHARE * (self.deadline - self.began)
         for start in self.more:
             if not self.first_start_helped or monotonic() >= deadline:
@@ -358,7 +359,7 @@ class AnytimeSearch:
         return self.lower > before
 
     def _offer_again(self) -> None:
-        """The first start for longer, if it helped and the bounds are far apart all the same."""
+        """Offer the first start again with more time, if it helped and the bounds are still far apart."""
         if self.again is None or not self.first_start_helped or self.upper - self.lower <= FAR:
             return
         self.phase = "starts"
@@ -380,6 +381,7 @@ class AnytimeSearch:
             stale = 0 if self.lower > before else stale + 1
 
     def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:
+        """Optimise the bound, and offer the outputs that it suggests."""
         self.phase = "tighten"
         self.improve_upper(relaxation.improve(iterations, min(deadline, self.deadline)))
         self._offer_decoded(relaxation)
@@ -405,7 +407,7 @@ class AnytimeSearch:
     def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
         """Make these outputs the incumbent if they are better than it, and say whether they are.
 
-        ``value`` is theirs if the caller knows it, exactly if ``evaluated``.
+        ``value`` is the value of the outputs if the caller knows it; ``evaluated`` says that it is exact.
         """
         if value is None:
             value, evaluated = self._evaluate(states)

@@ -47,9 +47,12 @@ FOUND = 1
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A factor graph as arrays: the factors of every variable (``near``), the variables of every factor with their
-    strides (``scope``, ``stride``), the tables of factors, the variable of every state (``owner``) and the first state
-    of every variable (``unary_ptr``)."""
+    """A factor graph as arrays.
+
+    ``near`` has the factors of every variable; ``scope`` and ``stride`` the variables of every factor with their
+    strides; ``table_at`` and ``table_size`` its table; ``owner`` the variable of every state; ``unary_ptr`` the first
+    state of every variable.
+    """
 
     near_ptr: Ints
     near: Ints
