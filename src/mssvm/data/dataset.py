@@ -24,7 +24,7 @@ Kind = Literal["chain", "sequence", "grid", "graph", "multilabel"]
 class Record:
     """One instance as read; ``y`` is None where the file has no labels for it, ``hidden`` marks sites that are never
     labelled. ``votes`` maps annotators to labels in the shape of ``y``, None where they abstained. ``source`` is the
-    text of its lines, for formats that write predictions beside them, on request.
+    text of its lines, if the caller asked for it: CoNLL files can be written again with predictions beside the labels.
     """
 
     line: int

@@ -134,13 +134,13 @@ class LabelVocabulary:
     ) -> LabelVocabulary:
         """The classes of ``y`` in sorted order, or those given in the given order.
 
-        ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid. ``places``:
-        errors name instance and site, as y is the caller's own and not a list of labels.
+        ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid. With
+        ``places`` errors name instance and site; without, y is a list of labels that has no instances.
         """
         if classes is None:
             found = labels_of(y, depth, missing_label)
             _refuse_negative(found, y if places else (), depth)
-            _question(found)
+            _warn_of_many_classes(found)
             return cls(found, missing_label)
         listed = tuple(plain(label) for label in several(classes, "classes", "labels"))
         kind_of(listed, "classes")
@@ -288,7 +288,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
         values: Iterable[Any] = [value for value in sites if value == value]  # leaves out NaN
     except ValueError:  # the comparison of an array has no one answer
         values = [value for value in sites if not is_missing(value)]
-    # True equals 1: one value of every type shows below that there are several types.
+    # True equals 1, so that a dict below drops one of them; one value of every type is kept for the check of kinds.
     one_of_type = {type(value): value for value in values}
     with suppress(TypeError):  # sets and lists are not hashable; then every site is checked
         values = dict.fromkeys(values)
@@ -308,7 +308,7 @@ def labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ..
         return tuple(sorted(different, key=repr))
 
 
-def _question(labels: Sequence[Hashable]) -> None:
+def _warn_of_many_classes(labels: Sequence[Hashable]) -> None:
     """Warn about unusually many classes: perhaps they are measurements, or pixels of a photograph."""
     if len(labels) > MANY_CLASSES:
         warnings.warn(
@@ -417,26 +417,37 @@ def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int,
             raise InputError(f"expected a sequence of labels, got {shown(item)}.", what=what, instance=b)
         item = item.to_numpy()
     if isinstance(item, np.ndarray):
-        if item.ndim < depth:
-            reason = f"expected {depth} axes of labels, got an array of {item.shape}."
-            raise InputError(reason, what=what, instance=b)
-        if shape is not None and item.shape[:depth] != shape:
-            _mismatch(item.shape[:depth], shape, b, what)
-        sites: list[Any] = item.reshape(-1, *item.shape[depth:]).tolist()
+        sites = _sites_of_array(item, depth, b, what, shape)
     elif depth == 1:
         sites = list(item)
         if sites and is_tensor(sites[0]):
             sites = [plain(as_array(site)[()]) for site in sites]
     else:
-        rows = [flat_sites(row, depth - 1, b, what) for row in item]
-        widths = sorted({len(row) for row in rows})
-        if shape is not None and (len(rows) != shape[0] or any(width != prod(shape[1:]) for width in widths)):
-            regular = len(widths) < 2
-            _mismatch((len(rows), *widths) if regular else (len(rows),), shape, b, what)
-        sites = list(chain.from_iterable(rows))
+        sites = _sites_of_rows(item, depth, b, what, shape)
     if shape is not None and len(sites) != prod(shape):
         _mismatch((len(sites),), shape, b, what)
     return sites
+
+
+def _sites_of_array(item: AnyArray, depth: int, b: int, what: str, shape: tuple[int, ...] | None) -> list[Any]:
+    """The sites of an array whose first ``depth`` axes are those of the labels."""
+    if item.ndim < depth:
+        reason = f"expected {depth} axes of labels, got an array of {item.shape}."
+        raise InputError(reason, what=what, instance=b)
+    if shape is not None and item.shape[:depth] != shape:
+        _mismatch(item.shape[:depth], shape, b, what)
+    sites: list[Any] = item.reshape(-1, *item.shape[depth:]).tolist()
+    return sites
+
+
+def _sites_of_rows(item: Any, depth: int, b: int, what: str, shape: tuple[int, ...] | None) -> list[Any]:
+    """The sites of nested lists, row by row."""
+    rows = [flat_sites(row, depth - 1, b, what) for row in item]
+    widths = sorted({len(row) for row in rows})
+    if shape is not None and (len(rows) != shape[0] or any(width != prod(shape[1:]) for width in widths)):
+        regular = len(widths) < 2
+        _mismatch((len(rows), *widths) if regular else (len(rows),), shape, b, what)
+    return list(chain.from_iterable(rows))
 
 
 def _mismatch(got: tuple[int, ...], shape: tuple[int, ...], b: int, what: str) -> NoReturn:

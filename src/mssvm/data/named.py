@@ -80,7 +80,7 @@ class _Indicators(dict[str, int]):
 
 
 class _ByName(dict[str, _Indicators]):
-    """The indicators of a name."""
+    """The indicators of every name, made when the name is first looked up."""
 
     def __init__(self, table: Mapping[str, int]) -> None:
         super().__init__()

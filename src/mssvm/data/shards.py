@@ -56,7 +56,7 @@ class ShardedDataset:
         folders included); a ``dask.bag`` of pairs (x, y); or a list of ``dask.delayed`` or plain functions that each
         give a pair (X, y). Workers open the files under the same names.
     structure : a structure, or "chain", "sequence", "grid", "graph"
-        What the files hold, where their first instances do not tell.
+        The structure of the files' instances; None detects it from the first of them.
     options : Options
         How the files are read.
     hashed : int
@@ -86,7 +86,7 @@ class ShardedDataset:
 
 
 def _kind(structure: Any) -> Any:
-    """The name of a structure in files, from this name or from a structure object; None stays."""
+    """The name of a structure in files, from this name or from a structure object; None for None."""
     if structure is None:
         return None
     kind = structure

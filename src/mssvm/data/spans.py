@@ -59,6 +59,12 @@ def span_labels(item: Any, b: int, n: int | None, what: str = "y") -> SpanLabels
         sites = list(flat_sites(sites_given, 1, b, what, None if n is None else (n,)))
     if n is None and len(sites) < last:
         sites += [MISSING] * (last - len(sites))
+    _label_sites(sites, spans, b, what)
+    return SpanLabels(sites, spans)
+
+
+def _label_sites(sites: list[Any], spans: list[tuple[int, int, Any]], b: int, what: str) -> None:
+    """Give the sites of every span its label; raise if spans overlap, end too late or contradict a site's label."""
     end = 0
     for start, stop, label in sorted(spans, key=lambda span: span[:2]):
         if stop > len(sites):
@@ -74,7 +80,6 @@ def span_labels(item: Any, b: int, n: int | None, what: str = "y") -> SpanLabels
                 reason = f"the span ({start}, {stop}, {shown(label)}) covers a site with label {shown(sites[t])}."
                 raise InputError(reason, what=what, instance=b, site=t)
             sites[t] = label
-    return SpanLabels(sites, spans)
 
 
 def _are_spans(item: Any) -> bool:

@@ -164,7 +164,8 @@ class Structure(BaseEstimator):
     def joined_types(
         self, earlier: Mapping[str, tuple[str, ...]], later: Mapping[str, tuple[str, ...]]
     ) -> dict[str, tuple[str, ...]]:
-        """The names of types that were learned and those of further data: a union, in sorted order if they differ."""
+        """The union of the types' names that were learned and of those in further data, in sorted order if they
+        differ."""
         return merged_types((earlier, later))
 
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:

@@ -203,8 +203,8 @@ class BatchLayout:
         return self._rows_by_topology(source)[self.topology_of]
 
     def locate(self, group: str) -> tuple[Target, Ints]:
-        """First entries of the members of a group: of their states for variables, of their different tables for
-        factors."""
+        """Where the scores of a group's members begin: for variables the first state of each, for factors the first
+        entry of each different table."""
         batch = self.batch
         if group not in self.factors:
             members = self.variables.get(group, self._empty)

@@ -335,7 +335,7 @@ class Segments(Structure):
     # ------------------------------------------------------------------------------------- topology
 
     def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
-        n = self._n_sites(key, encoder.schema)
+        n = int(key)  # the key of an instance is its number of sites
         layout = self.segment_layout(encoder.schema, encoder.vocabulary)
         members = layout.members(n)
         groups: dict[str, Ints] = {name: variables[:, None] for name, variables in members.items()}
@@ -347,9 +347,6 @@ class Segments(Structure):
         cards = layout.cards(n)
         hidden_shape = (n,) if self.hidden else None
         return InstanceTopology(cards, members[LABEL], (n,), groups, sizes, {}, hidden_shape, auxiliary=auxiliary)
-
-    def _n_sites(self, key: Any, schema: Schema) -> int:
-        return int(key)
 
 
 def _all_sites(y: Any) -> Any:

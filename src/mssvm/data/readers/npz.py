@@ -157,7 +157,7 @@ class NpzReader:
 def _check_declared(file: Any, stream: Stream) -> None:
     """Raise if the arrays declare more bytes than the file can account for, before memory is allocated for them."""
     size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
-    most = stream.most(size)
+    most = stream.unpacked_limit(size)
     name = stream.name
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():

@@ -107,7 +107,7 @@ class Stream:
         self._progress = progress
         self._max_line = int(MAX_LINE * limit)
 
-    def most(self, size: int) -> int:
+    def unpacked_limit(self, size: int) -> int:
         """Bytes that a compressed file of this size may unpack to."""
         return int(self.limit * max(UNPACKED, EXPANSION * size))
 
@@ -115,7 +115,7 @@ class Stream:
         """Lines without their ends, numbered from 1."""
         with self._open() as (file, done, total):
             reported = 0
-            while raw := self._careful(lambda: file.readline(self._max_line)):
+            while raw := self._read(lambda: file.readline(self._max_line)):
                 self.line += 1
                 if len(raw) >= self._max_line and not raw.endswith(b"\n"):
                     reason = f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line"
@@ -131,12 +131,14 @@ class Stream:
         """Everything at once, for formats that cannot be read line by line."""
         with self._open() as (file, done, total):
             parts = []
-            left = self.most(total or 0)
-            while part := self._careful(lambda: file.read(PIECE)):
+            left = self.unpacked_limit(total or 0)
+            while part := self._read(lambda: file.read(PIECE)):
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
-                    raise InputError(f"{self.name} unpacks to more than {self.most(total or 0) >> 20} MiB; {UNPACK}.")
+                    raise InputError(
+                        f"{self.name} unpacks to more than {self.unpacked_limit(total or 0) >> 20} MiB; {UNPACK}."
+                    )
             if self._progress is not None:
                 self._progress(done(), total)
             return b"".join(parts)
@@ -151,8 +153,8 @@ class Stream:
         except UnicodeDecodeError:
             self.fail("this is not UTF-8 text; give a data file, or convert it to UTF-8")
 
-    def _careful(self, act: Callable[[], bytes]) -> bytes:
-        """Read; failures of damaged files become an ``InputError``."""
+    def _read(self, act: Callable[[], bytes]) -> bytes:
+        """The result of a read; failures of damaged files become an ``InputError``."""
         try:
             return act()
         except EOFError:
@@ -164,7 +166,7 @@ class Stream:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[IO[bytes], Callable[[], int], int | None]]:
-        """The (decompressed) file, the position in the raw one, and the size of that."""
+        """The (decompressed) file, a function that gives the position in the raw file, and the size of the raw file."""
         if str(self.path) == STDIN:
             counted = _Counted(sys.stdin.buffer)
             buffered = io.BufferedReader(counted, 1 << 16)

@@ -35,12 +35,12 @@ def read_votes(
     for name, values in by_name.items():
         if values is None and shape:
             continue  # abstained from the whole instance
-        out[name] = labels.read(values, shape, _of(name, fail), line)
+        out[name] = labels.read(values, shape, _naming(name, fail), line)
     return out
 
 
-def _of(name: str, fail: Fail) -> Fail:
-    """Context in which errors name the annotator."""
+def _naming(name: str, fail: Fail) -> Fail:
+    """A function like ``fail`` whose errors name the annotator."""
 
     def fail_of_annotator(reason: str) -> Any:
         fail(f"votes of {name!r}: {reason}")
@@ -80,7 +80,7 @@ def _from_spans(spans: Any, shape: tuple[int, ...], taken: dict[str, Any], fail:
         if name in taken:
             fail(f"{name!r} is in 'votes' and in 'spans'; give each annotator once")
         if found is not None:
-            out[name] = bio_tags(found, shape[0], _of(name, fail))
+            out[name] = bio_tags(found, shape[0], _naming(name, fail))
     return out
 
 
