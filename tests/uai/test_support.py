@@ -13,7 +13,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import Enumerate
 from mssvm.uai.anytime import Anytime
-from mssvm.uai.regions import Walk
+from mssvm.uai.regions import DRAWS, Walk
 from mssvm.uai.search import AnytimeSearch
 from mssvm.uai.support import Support
 
@@ -76,6 +76,29 @@ def test_a_walk_over_regions_counts_right_and_reaches_the_optimum(eps_h: float) 
             assert (found is not None) == (found is not None and search.offer(found))
             assert search.lower <= truth + 1e-9
         assert search.lower == pytest.approx(truth)
+
+
+def test_what_a_walk_remembers_of_other_regions_changes_nothing() -> None:
+    """A call looks at the whole model once and then near its regions only: as many calls of one region end the same."""
+    rows = 40
+    moved = 0
+    for seed in range(40):
+        batch, theta, query = constrained(seed, 0.35)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        start = support.find(monotonic() + 20.0)
+        if start is None:
+            continue
+        walk = Walk(support, 1.0, seed)
+        draws = np.random.default_rng(seed).random((rows, DRAWS))
+        together, one_by_one = start.copy(), start.copy()
+        value = walk.call(draws, together, np.zeros(2), start.copy(), hot=0.5, cold=0.5)
+        progress = np.zeros(2)
+        for row in draws:
+            last = walk.call(row[None], one_by_one, progress, start.copy(), hot=0.5, cold=0.5)
+        assert (together == one_by_one).all()
+        assert value == pytest.approx(last, abs=1e-9)
+        moved += bool((together != start).any())
+    assert moved > 5
 
 
 def test_a_search_that_prefers_a_possible_assignment_finds_it() -> None:

@@ -18,7 +18,7 @@ from time import monotonic
 
 import numpy as np
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, RecordKind
 from mssvm.uai.support import WIRING, Support
 
@@ -91,6 +91,22 @@ class Walk:
         cold = self.heat * (1.0 - (self.done + n) / self.length)
         progress = np.array([self.value, lower])
         best = self.states.copy()
+        self.value = self.call(self.rng.random((n, DRAWS)), self.states, progress, best, hot, cold)
+        self.rate = n / max(monotonic() - began, 1e-6)
+        self.done += n
+        ended = self.done >= self.length
+        if ended:
+            self.length = min(int(GROWTH * self.length), MOST_REGIONS)
+            self.done = 0
+        better = best if progress[1] > lower else None
+        return ended, better
+
+    def call(self, draws: Floats, states: Ints, progress: Floats, best: Ints, hot: float, cold: float) -> float:
+        """A region for every row of ``draws``, with noise from ``hot`` to ``cold``, and the value that is reached.
+
+        ``states`` are changed in place, and so are ``progress``, their value and the best one so far, and ``best``, the
+        states of the latter where a better one was found.
+        """
         WALK(
             wiring=self.wiring.record,
             hard=self.support.hard,
@@ -98,8 +114,8 @@ class Walk:
             prob=self.prob,
             possible=self.support.instance.unary > -np.inf,
             free=self.free,
-            states=self.states,
-            draws=self.rng.random((n, DRAWS)),
+            states=states,
+            draws=draws,
             columns=DRAWS,
             hot=hot,
             cold=cold,
@@ -110,12 +126,4 @@ class Walk:
             progress=progress,
             best=best,
         )
-        self.rate = n / max(monotonic() - began, 1e-6)
-        self.value = float(progress[0])
-        self.done += n
-        ended = self.done >= self.length
-        if ended:
-            self.length = min(int(GROWTH * self.length), MOST_REGIONS)
-            self.done = 0
-        better = best if progress[1] > lower else None
-        return ended, better
+        return float(progress[0])

@@ -85,6 +85,16 @@ public:
         for (int64_t f : wiring_.factors_of(v)) enqueue(f);
     }
 
+    // Brings a state back for good; its factors are to be revised again.
+    void restore(int64_t state) {
+        if (left_[state]) return;
+        left_[state] = 1;
+        ++size_[wiring_.owner[state]];
+    }
+
+    // What was removed until now cannot be undone any more.
+    void forget() { trail_.clear(); }
+
     void undo(size_t removed) {
         while (trail_.size() > removed) {
             int64_t state = trail_.back();
@@ -116,14 +126,7 @@ private:
     // Removes the states of a factor's variables that none of its entries supports; false if one has none left.
     bool revise(int64_t f) {
         int64_t first = wiring_.scope_ptr[f], last = wiring_.scope_ptr[f + 1];
-        for (int64_t a = first; a < last; ++a) {
-            int64_t v = wiring_.scope[a];
-            std::fill(&supported_[wiring_.unary_ptr[v]], &supported_[wiring_.unary_ptr[v]] + wiring_.card(v), 0);
-        }
-        for (int64_t entry = 0; entry < wiring_.table_size[f]; ++entry) {
-            if (!(tables_[wiring_.table_at[f] + entry] > NOTHING) || !possible(f, entry)) continue;
-            for (int64_t a = first; a < last; ++a) supported_[wiring_.state_at(a, entry)] = 1;
-        }
+        find_supported(f);
         bool open = true;
         for (int64_t a = first; a < last; ++a) {
             int64_t v = wiring_.scope[a];
@@ -135,12 +138,58 @@ private:
         return open;
     }
 
+    // Marks the states of a factor's variables in one of its entries above -inf, of those whose states are all left.
+    void find_supported(int64_t f) {
+        int64_t first = wiring_.scope_ptr[f], axes = wiring_.scope_ptr[f + 1] - first, unsupported = 0;
+        options_.clear();
+        option_ptr_.assign(1, 0);
+        for (int64_t a = 0; a < axes; ++a) {
+            int64_t v = wiring_.scope[first + a], at = wiring_.unary_ptr[v];
+            for (int64_t j = 0; j < wiring_.card(v); ++j) {
+                if (!left_[at + j]) continue;
+                supported_[at + j] = 0;
+                options_.push_back({at + j, j * wiring_.stride[first + a]});
+            }
+            option_ptr_.push_back(int64_t(options_.size()));
+            if (option_ptr_[a] == option_ptr_[a + 1]) return;
+        }
+        unsupported = int64_t(options_.size());
+        digit_.assign(option_ptr_.begin(), option_ptr_.end() - 1);
+        int64_t entry = wiring_.table_at[f];
+        for (int64_t d : digit_) entry += options_[d].offset;
+        for (;;) {
+            if (tables_[entry] > NOTHING) {
+                for (int64_t d : digit_) {
+                    unsupported -= !supported_[options_[d].state];
+                    supported_[options_[d].state] = 1;
+                }
+                if (unsupported == 0) return;
+            }
+            int64_t a = axes - 1;
+            for (; a >= 0; --a) {  // the next entry: the last axis turns first
+                entry -= options_[digit_[a]].offset;
+                bool turns = ++digit_[a] == option_ptr_[a + 1];
+                if (turns) digit_[a] = option_ptr_[a];
+                entry += options_[digit_[a]].offset;
+                if (!turns) break;
+            }
+            if (a < 0) return;
+        }
+    }
+
+    // A state that is left, and how far it moves in the table.
+    struct Option {
+        int64_t state, offset;
+    };
+
     const ConstraintGraph &wiring_;
     const Bytes8 &hard_;
     const Floats &tables_;
     const Bytes8 &left_;
     std::vector<int64_t> size_, trail_, waiting_;
     std::vector<char> queued_, supported_;
+    std::vector<Option> options_;  // of the factor under revision, axis by axis
+    std::vector<int64_t> option_ptr_, digit_;
 };
 
 // Removes impossible states from `left`; returns whether every variable has a state left.
