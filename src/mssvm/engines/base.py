@@ -7,8 +7,8 @@
     bound_query(theta)      -> Belief        run many times
     features.joined(pair, cost) -> Joined    from weights to values and gradient in one call, where an engine can
 
-Plan once, bind once, run many: there are no caches keyed by identity, so repeated callers keep their bound queries. How
-a batch is run (lanes, sub-blocks, threads) is up to the engine and never changes a result.
+Plan once, bind once, run many: engines cache no bound queries, so a caller that runs a query often keeps it. How a
+batch is run (lanes, sub-blocks, threads) is up to the engine and never changes a result.
 """
 
 from __future__ import annotations

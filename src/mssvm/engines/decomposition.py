@@ -58,7 +58,10 @@ class ChainRun(Protocol):
         """
 
     def answer(self, n: int, mu: Marginals | None) -> Waiting:
-        """Begin n > 0 sweeps, then ``read`` if there is ``mu``; a device may work on until the result is waited for."""
+        """Begin n > 0 sweeps, then ``read`` unless ``mu`` is None; a device may go on computing after the call returns.
+
+        Calling the result waits for it: the bounds before the last sweep and after it, and what ``read`` returns.
+        """
 
     def decode(self, states: Ints) -> None:
         """Write a state for every variable, in order: the best given the states of earlier neighbours and the messages
@@ -116,8 +119,8 @@ class ChainPlan(Protocol):
 
 def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainPlan:
     """The chains of some instances on an engine; variables of the mask ``hidden`` have the temperature eps_h."""
-    able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
-    plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
+    with_chains = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
+    plan: ChainPlan = with_chains.chains(batch, instances, hidden)  # type: ignore[attr-defined]
     return plan
 
 
@@ -134,7 +137,7 @@ def anneal(
 
     ``rounds`` says how long, for each of them. Without the compiled library states stay as they are.
     """
-    able = engine if hasattr(engine, "anneal") else engine_of("auto", engine.threads)
-    improve = getattr(able, "anneal", None)
+    annealer = engine if hasattr(engine, "anneal") else engine_of("auto", engine.threads)
+    improve = getattr(annealer, "anneal", None)
     if improve is not None:
         improve(batch, theta, allowed, instances, rounds, states)

@@ -7,7 +7,7 @@ entries every variable is one step; with a limit the functions of a bucket are d
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import NamedTuple
@@ -200,57 +200,21 @@ class _Compiler:
 
     def _steps(self) -> dict[str, Ints]:
         """Eliminate position by position, mini-bucket by mini-bucket; their messages enter later buckets."""
+        steps = _Steps()
         position_ptr = [0]
-        var: list[int] = []
-        shift_at: list[int] = []
-        shift_size: list[int] = []
-        messages: list[Function] = []
-        inputs: list[list[Function]] = []
-        merged: list[list[tuple[int, ...]]] = []
-        levels: list[int] = []
-        strides: list[list[int]] = []
         for position, v in enumerate(self.order):
             groups = self._mini_buckets(self.buckets[position])
             shared = self._axes(set[int].intersection(*(_variables(group) for group in groups)))
             for group in groups:
+                shift = None
                 if len(groups) > 1:
-                    group.append(self._allocate(shared))
-                shift_at.append(group[-1].at if len(groups) > 1 else -1)
-                shift_size.append(group[-1].size if len(groups) > 1 else 0)
+                    shift = self._allocate(shared)
+                    group.append(shift)
                 axes = self._axes(_variables(group) - {v})
-                blocks = _merge(axes, group)
-                rows = sorted((*_level_and_strides(table, blocks), table.at, table) for table in group)
-                levels += [level for level, _, _, _ in rows]
-                strides += [row for _, row, _, _ in rows]
-                inputs.append([table for _, _, _, table in rows])
-                messages.append(self._allocate(axes, len(var)))
-                merged.append(blocks)
-                var.append(v)
-            position_ptr.append(len(var))
-        flat = [table for row in inputs for table in row]
-        message_input = np.full(len(var), -1, dtype=np.int64)
-        sources = _ints([table.source for table in flat])
-        message_input[sources[sources >= 0]] = np.flatnonzero(sources >= 0)
-        return {
-            "position_ptr": _ints(position_ptr),
-            "var": _ints(var),
-            "shift_at": _ints(shift_at),
-            "shift_size": _ints(shift_size),
-            "message_at": _ints([table.at for table in messages]),
-            "message_size": _ints([table.size for table in messages]),
-            "message_input": message_input,
-            "separator_ptr": _offsets([table.strides for table in messages]),
-            "separator": _ints([v for table in messages for v in table.strides]),
-            "separator_stride": _ints([stride for table in messages for stride in table.strides.values()]),
-            "axis_ptr": _offsets(merged),
-            "axis_size": _ints([prod([self.cards[v] for v in block]) for blocks in merged for block in blocks]),
-            "input_ptr": _offsets(inputs),
-            "input_at": _ints([table.at for table in flat]),
-            "input_size": _ints([table.size for table in flat]),
-            "level": _ints(levels),
-            "stride_ptr": _offsets(strides),
-            "stride": _ints([x for row in strides for x in row]),
-        }
+                message = self._allocate(axes, len(steps.var))
+                steps.add(v, shift, message, _merge(axes, group), group)
+            position_ptr.append(len(steps.var))
+        return {"position_ptr": _ints(position_ptr), **steps.arrays(self.cards)}
 
     def _mini_buckets(self, bucket: list[Function]) -> list[list[Function]]:
         """First fit, large functions first, each to the mini-bucket it enlarges least."""
@@ -276,6 +240,61 @@ class _Compiler:
             scopes[best].update(table.strides)
             sizes[best] *= best_growth
         return groups
+
+
+@dataclass
+class _Steps:
+    """The steps compiled so far: of each its variable, shift (None: it has none), message, blocks of merged axes, and
+    inputs, with the inputs' levels and strides."""
+
+    var: list[int] = field(default_factory=list)
+    shifts: list[Function | None] = field(default_factory=list)
+    messages: list[Function] = field(default_factory=list)
+    blocks: list[list[tuple[int, ...]]] = field(default_factory=list)
+    inputs: list[list[Function]] = field(default_factory=list)
+    levels: list[int] = field(default_factory=list)
+    strides: list[list[int]] = field(default_factory=list)
+
+    def add(
+        self, v: int, shift: Function | None, message: Function, blocks: list[tuple[int, ...]], group: list[Function]
+    ) -> None:
+        """Append a step; its inputs are sorted by level, then by strides and place."""
+        rows = sorted((*_level_and_strides(table, blocks), table.at, table) for table in group)
+        for level, strides, _, _ in rows:
+            self.levels.append(level)
+            self.strides.append(strides)
+        self.inputs.append([table for _, _, _, table in rows])
+        self.var.append(v)
+        self.shifts.append(shift)
+        self.messages.append(message)
+        self.blocks.append(blocks)
+
+    def arrays(self, cards: Sequence[int]) -> dict[str, Ints]:
+        """The arrays of ``Program`` about steps and their inputs."""
+        flat = [table for row in self.inputs for table in row]
+        sources = _ints([table.source for table in flat])
+        message_input = np.full(len(self.var), -1, dtype=np.int64)
+        message_input[sources[sources >= 0]] = np.flatnonzero(sources >= 0)
+        all_blocks = [block for blocks in self.blocks for block in blocks]
+        return {
+            "var": _ints(self.var),
+            "shift_at": _ints([-1 if shift is None else shift.at for shift in self.shifts]),
+            "shift_size": _ints([0 if shift is None else shift.size for shift in self.shifts]),
+            "message_at": _ints([table.at for table in self.messages]),
+            "message_size": _ints([table.size for table in self.messages]),
+            "message_input": message_input,
+            "separator_ptr": _offsets([table.strides for table in self.messages]),
+            "separator": _ints([v for table in self.messages for v in table.strides]),
+            "separator_stride": _ints([stride for table in self.messages for stride in table.strides.values()]),
+            "axis_ptr": _offsets(self.blocks),
+            "axis_size": _ints([prod(cards[v] for v in block) for block in all_blocks]),
+            "input_ptr": _offsets(self.inputs),
+            "input_at": _ints([table.at for table in flat]),
+            "input_size": _ints([table.size for table in flat]),
+            "level": _ints(self.levels),
+            "stride_ptr": _offsets(self.strides),
+            "stride": _ints([x for row in self.strides for x in row]),
+        }
 
 
 def _variables(group: list[Function]) -> set[int]:

@@ -102,7 +102,7 @@ LANES = Function(
     tied=MASK,
     messages=INT,
     readings=INT,
-    room=INT,
+    unused=INT,
     threads=INT,
 )
 
@@ -351,13 +351,13 @@ class LayoutBuilder:
         first_of_chain = np.where(owns, self.head_slots, partner)
         self.shift_at = shift_at[self.slot[first_of_chain]]
         width = self.width
-        room = self.widest * (self.widest + 1 if self.nested else 2)
+        largest = self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
         # Lanes without a variable write to a dummy place, one for every band, as bands run at the same time.
-        self.room = room * width
+        self.unused = largest * width
         n_bands = int(self.first_band[-1])
-        self.n_messages = int(self.message_at[-1]) * width + self.room * n_bands
-        self.n_read = int(self.read_at[-1]) * width + self.room * n_bands
+        self.n_messages = int(self.message_at[-1]) * width + self.unused * n_bands
+        self.n_read = int(self.read_at[-1]) * width + self.unused * n_bands
         self.n_shifts = int(shift_at[-1]) * width
         batch = self.batch
         largest = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
@@ -457,7 +457,7 @@ class LayoutBuilder:
             table_at=self.batch.table_at,
             messages=int(self.message_at[-1]) * self.width,
             readings=int(self.read_at[-1]) * self.width,
-            room=self.room,
+            unused=self.unused,
             threads=threads,
             **columns,
         )

@@ -43,7 +43,7 @@ class ClusterPlan:
         forest = {topology: k for k, topology in enumerate(unique)}
         numbers = np.array([forest[kind.forest] for kind in self.kinds], dtype=np.int64)
         number = factorize(self.batch.table_at)[1]
-        ids = self._form
+        ids = self._form_numbers
         table = np.append(number[self._factors], 0) + 1
         for k in range(int(sizes.max(initial=0))):
             own = np.where(k < sizes, table[np.where(k < sizes, self._factor_ptr[:-1] + k, -1)], 0)
@@ -56,8 +56,8 @@ class ClusterPlan:
         return {form.key: form.pairs for kind in self.kinds for form in kind.forms}
 
     @cached_property
-    def _form(self) -> Ints:
-        """Of every edge of the forests the number of its form."""
+    def _form_numbers(self) -> Ints:
+        """The number of the form of every edge of the forests."""
         number = {key: k for k, key in enumerate(self._forms)}
         rows = [np.array([number[form.key] for form in kind.forms], dtype=np.int64) for kind in self.kinds]
         return gather(rows, self.of)
@@ -95,7 +95,7 @@ class ClusterPlan:
     def edges(self, edges: Ints, starts: Ints, place: Ints) -> EntryMap:
         """Map from entries of tables, which begin at ``place``, to tables of edges, which begin at ``starts``."""
         lists = list(self._forms.values())
-        return EntryMap.make(self._form[edges], starts, self._factor_ptr[edges], place[self._factors], lists)
+        return EntryMap.make(self._form_numbers[edges], starts, self._factor_ptr[edges], place[self._factors], lists)
 
     @cached_property
     def tables(self) -> tuple[Floats, EntryMap]:
@@ -104,7 +104,7 @@ class ClusterPlan:
         forbidden = {form.key: form.forbidden for kind in self.kinds for form in kind.forms}
         base_of_form = [np.where(mask, -np.inf, 0.0) for mask in forbidden.values()]
         first = factorize(new.table_at)[0]
-        base = np.concatenate([np.zeros(0), *(base_of_form[k] for k in self._form[first])])
+        base = np.concatenate([np.zeros(0), *(base_of_form[k] for k in self._form_numbers[first])])
         return base, self.edges(first, new.table_at[first], self.batch.table_at)
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:

@@ -50,12 +50,12 @@ _HIDDEN: dict[str, FieldKind] = {
     "eps": FLOAT,
 }
 HIDDEN = RecordType("hidden", _HIDDEN)
-_ON: dict[str, FieldKind] = {"hidden": RecordKind(HIDDEN), "instances": INTS, "y": INTS}
-EVALUATE = Function("mssvm_conditional_evaluate", **_ON, value=FLOATS, threads=INT)
-MARGINALS = Function("mssvm_conditional_marginals", **_ON, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT)
+SHARED_FIELDS: dict[str, FieldKind] = {"hidden": RecordKind(HIDDEN), "instances": INTS, "y": INTS}
+EVALUATE = Function("mssvm_conditional_evaluate", **SHARED_FIELDS, value=FLOATS, threads=INT)
+MARGINALS = Function("mssvm_conditional_marginals", **SHARED_FIELDS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT)
 ANNEAL = Function(
     "mssvm_conditional_anneal",
-    **_ON,
+    **SHARED_FIELDS,
     free=MASK,
     hot=FLOATS,
     cold=FLOATS,
@@ -99,16 +99,16 @@ class NativeConditional:
         return cls(model, record)
 
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
-        EVALUATE(**self._on(instances, y), value=value)
+        EVALUATE(**self._shared_fields(instances, y), value=value)
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
-        MARGINALS(**self._on(instances, y), mu_unary=mu.unary, mu_tables=mu.tables)
+        MARGINALS(**self._shared_fields(instances, y), mu_unary=mu.unary, mu_tables=mu.tables)
 
     def improve(self, instances: Ints, free: Bools, y: Ints, annealing: Annealing | None = None) -> None:
         chain = annealing or NO_ANNEALING
         for portion in self._in_portions(instances):
             ANNEAL(
-                **self._on(portion, y),
+                **self._shared_fields(portion, y),
                 free=np.ascontiguousarray(free),
                 hot=chain.hot,
                 cold=chain.cold,
@@ -129,7 +129,7 @@ class NativeConditional:
         trial = y.copy()  # borders run through all their states
         for portion in self._in_portions(instances):
             BORDERS(
-                **self._on(portion, trial),
+                **self._shared_fields(portion, trial),
                 ptr=borders.ptr,
                 var=borders.var,
                 entry_ptr=borders.entry_ptr,
@@ -139,7 +139,7 @@ class NativeConditional:
                 mu_tables=mu.tables,
             )
 
-    def _on(self, instances: Ints, y: Ints) -> dict[str, Any]:
+    def _shared_fields(self, instances: Ints, y: Ints) -> dict[str, Any]:
         """The fields that all calls share."""
         index = np.ascontiguousarray(instances, dtype=np.int64)
         return {"hidden": self.hidden, "instances": index, "y": y, "threads": self.model.threads}

@@ -89,7 +89,7 @@ def cut_of(topology: Topology) -> CutTopology | None:
     """The topology cut at the variable in most factors that leaves a pairwise forest."""
     degree = np.bincount(topology.scope_flat, minlength=topology.n_vars)
     if topology.scope_sizes.max(initial=0) > 3 or topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
-        return None  # without any one variable more factors are left than a forest has edges
+        return None  # whichever variable is cut, more factors are left than a forest can have
     large = [set(s) for s in topology.scopes if len(s) > 2]
     candidates = set.intersection(*large) if large else set(range(topology.n_vars))
     for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:TRIED]:
@@ -201,6 +201,7 @@ class CutForests:
 
 
 def _present(cut: CutTopology | None) -> CutTopology:
+    """The cut of an instance that is known to have one."""
     assert cut is not None, "forests are of instances that have a cut"
     return cut
 

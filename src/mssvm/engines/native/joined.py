@@ -24,7 +24,7 @@ JOINED = Function(
     w=FLOATS,
     value=FLOATS,
     gradient=FLOATS,
-    room=FLOATS,
+    workspace=FLOATS,
     threads=INT,
     side=INT,
     task=INT,
@@ -56,7 +56,7 @@ class JoinedInference:
         records = [record for k, side in enumerate(sides) for record in side.records(k)]
         self._forests = ForestCall(batch, records, cost)
         # Scores, marginals, and tables of the adjoint, in a workspace of the thread.
-        self._room = 2 * batch.n_states + 2 * batch.n_table_entries + batch.n_mu_entries
+        self._workspace_size = 2 * batch.n_states + 2 * batch.n_table_entries + batch.n_mu_entries
         self._record = JOINED.record(
             forward=features.forward_record,
             forests=self._forests.record,
@@ -65,7 +65,7 @@ class JoinedInference:
             w=NO_VALUES,
             value=NO_VALUES,
             gradient=NO_VALUES,
-            room=NO_VALUES,
+            workspace=NO_VALUES,
             threads=1,
             side=0,
             task=0,
@@ -74,9 +74,9 @@ class JoinedInference:
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         value = np.zeros((2, len(self.features.batch)))
         gradient = np.empty(self.features.n_weights)
-        room = self.workers.workspace("joined", self._room)
+        workspace = self.workers.workspace("joined", self._workspace_size)
         record = self._record.changed(
-            w=self.features.weights(w), value=value, gradient=gradient, room=room, threads=self.workers.idle
+            w=self.features.weights(w), value=value, gradient=gradient, workspace=workspace, threads=self.workers.idle
         )
         outcome = UNFINISHED
         while outcome == UNFINISHED:  # called again until it is done, as in ``ForestCall``
@@ -84,7 +84,7 @@ class JoinedInference:
         if outcome == NO_NUMBERS:
             batch = self.features.batch
             states = batch.n_states
-            self._forests.check(Potentials(room[:states], room[states : states + batch.n_table_entries]))
+            self._forests.check(Potentials(workspace[:states], workspace[states : states + batch.n_table_entries]))
         return value[0], value[1], gradient
 
 

@@ -62,7 +62,7 @@ RUN = RecordType(
     | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "measuring": MASK, "held": MASK}
     | {"tables": FLOATS, "scaled_tables": FLOATS, "eligible": MASK, "weak": MASK, "unit": FLOAT},
 )
-_ON: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN), "instances": INTS}
+SHARED_FIELDS: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN), "instances": INTS}
 
 TABLES = Function(
     "mssvm_messages_tables",
@@ -93,13 +93,13 @@ SCORES = Function(
 )
 START = Function(
     "mssvm_messages_start",
-    **_ON,
+    **SHARED_FIELDS,
     given=FLOATS,
     threads=INT,
 )
 ADVANCE = Function(
     "mssvm_messages_advance",
-    **_ON,
+    **SHARED_FIELDS,
     until=INTS,
     outputs=MASK,
     eps_y=FLOAT,
@@ -112,7 +112,7 @@ ADVANCE = Function(
 )
 BELIEFS = Function(
     "mssvm_messages_beliefs",
-    **_ON,
+    **SHARED_FIELDS,
     outputs=MASK,
     table_tops=FLOATS,
     eps_y=FLOAT,
@@ -125,9 +125,9 @@ BELIEFS = Function(
 )
 FORGET = Function("mssvm_messages_forget", plan=INT)
 WAVES = Function("mssvm_messages_waves", wiring=RecordKind(WIRING), out=MASK)
-DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, states=INTS, threads=INT)
-FIELDS = Function("mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, out=FLOATS, threads=INT)
-LOGS = Function("mssvm_messages_logs", **_ON, out=FLOATS, threads=INT)
+DECODE = Function("mssvm_messages_decode", **SHARED_FIELDS, allowed=MASK, states=INTS, threads=INT)
+FIELDS = Function("mssvm_messages_fields", **SHARED_FIELDS, outputs=MASK, stale=MASK, out=FLOATS, threads=INT)
+LOGS = Function("mssvm_messages_logs", **SHARED_FIELDS, out=FLOATS, threads=INT)
 RELABEL = Function(
     "mssvm_messages_relabel",
     wiring=RecordKind(WIRING),
@@ -478,7 +478,7 @@ class NativeRun:
     def __del__(self) -> None:
         self._buffers.release(self._messages, self._potential)
 
-    def _on(self, instances: Ints) -> dict[str, Any]:
+    def _shared_fields(self, instances: Ints) -> dict[str, Any]:
         """The fields that all calls share."""
         named = np.ascontiguousarray(instances, dtype=np.int64)
         return {"wiring": self.model.plan.wiring, "run": self._run, "instances": named, "threads": self.model.threads}
@@ -490,7 +490,7 @@ class NativeRun:
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         given = NO_FLOATS if messages is None else np.ascontiguousarray(messages, dtype=np.float64)
-        START(**self._on(instances), given=given)
+        START(**self._shared_fields(instances), given=given)
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         if not len(self._held_at):
@@ -513,7 +513,7 @@ class NativeRun:
                 return
             if record is None:
                 record = ADVANCE.record(
-                    **self._on(active),
+                    **self._shared_fields(active),
                     until=until,
                     outputs=t.outputs,
                     eps_y=t.eps_y,
@@ -527,7 +527,7 @@ class NativeRun:
             ADVANCE.run(record)
 
     def decode(self, instances: Ints, y: Ints) -> None:
-        DECODE(**self._on(instances), allowed=self.model.allowed, states=y)
+        DECODE(**self._shared_fields(instances), allowed=self.model.allowed, states=y)
 
     def scores(self, instances: Ints) -> Floats:
         out = np.zeros(self.batch.n_states)
@@ -540,7 +540,7 @@ class NativeRun:
             measuring=np.zeros(len(self.batch), dtype=bool),
         )
         FIELDS(
-            **(self._on(instances) | {"run": run}),
+            **(self._shared_fields(instances) | {"run": run}),
             outputs=np.zeros(self.batch.n_vars, dtype=bool),
             stale=self._scaled,
             out=out,
@@ -549,13 +549,13 @@ class NativeRun:
 
     def log_messages(self, instances: Ints) -> Floats:
         out = np.zeros(self.model.plan.n_messages)
-        LOGS(**self._on(instances), out=out)
+        LOGS(**self._shared_fields(instances), out=out)
         return out
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
         t = temperatures
         BELIEFS(
-            **self._on(instances),
+            **self._shared_fields(instances),
             outputs=t.outputs,
             table_tops=self.model.table_ends[0],
             eps_y=t.eps_y,

@@ -19,7 +19,7 @@ from mssvm.core.topology import Batch
 T = TypeVar("T")
 Parts = tuple[torch.Tensor, torch.Tensor]
 Index: TypeAlias = "torch.Tensor | slice"
-KNOWN = 8  # subsets of a batch whose index tensors are cached
+CACHED_SUBSETS = 8  # subsets of a batch whose index tensors are cached
 # Largest exponents: exp of them, and products of a few such numbers, stay in the range of the type.
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
@@ -145,7 +145,7 @@ def one_size(batch: Batch) -> bool:
 
 def cached_for(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
     """The result of ``make`` for a subset of a batch, cached on the batch for the last few subsets."""
-    recent: LRUCache[bytes, T] = cached_on(batch, ("known", name), lambda: LRUCache(KNOWN, lambda _: 1))
+    recent: LRUCache[bytes, T] = cached_on(batch, ("subsets", name), lambda: LRUCache(CACHED_SUBSETS, lambda _: 1))
     return recent.get(instances.tobytes(), lambda _: make())
 
 

@@ -7,26 +7,33 @@ threads have their numbers side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.caches import cached_by_size
 from mssvm.core.topology import CACHED_PARTS, Batch, Topology, offsets, ranks, size_in_cache
-from mssvm.engines.native.chains import chain_cover
+from mssvm.engines.native.chains import ChainCover, chain_cover
 
 WARP = 32
+# columns of items, as in ``Item`` of the kernels
+BEFORE, AFTER, VARIABLE, SECOND, CARDS, PLACE = range(6)
+MOST_MARKED = 8  # places of a variable whose neighbours are marked by a bit
 
 
 @dataclass(frozen=True, eq=False)
 class GraphItems:
-    """The items of a topology. By level: its first variable, its first item, and the numbers of its variables and of
-    places for items at each (``levels``). ``span`` is the largest number of levels between neighbours.
+    """The items of a topology.
 
-    By variable, in the order of levels: first state, number of states, level, number in the topology (``variables``),
-    and the weight ``left`` beside its chains. By item: the items before and after it, its variable, and the flags,
-    numbers of states and places of ``Item`` (``items``), the weight ``rho`` of its chain, and the ``factor`` to the
-    next variable (-1: none).
+    levels     a row by level: its first variable, its first item, the number of its variables, and the number of places
+               for items at each of them
+    span       largest number of levels between neighbours
+    variables  a row by variable, in the order of levels: first state, number of states, level, number in the topology
+    left       by variable: its weight beside its chains
+    items      a row by item: ``BEFORE`` .. ``PLACE``, the first fields of ``Item``
+    rho        by item: the weight of its chain
+    factor     by item: the factor to the next variable of the chain, -1 if there is none
     """
 
     levels: Ints
@@ -52,65 +59,107 @@ def graph_items(graph: Topology) -> GraphItems:
     first_state = offsets(cards)[:-1]
     variables = np.stack([first_state[order], cards[order], cover.level[order], order], axis=1)
 
-    ends = graph.scope_flat.reshape(-1, 2)
-    low = ends.min(axis=1)
-    high = ends.max(axis=1)
-    key, number = np.unique(np.concatenate([cover.chain * n + low, cover.chain * n + high]), return_inverse=True)
-    one = number[: len(low)]
-    two = number[len(low) :]
-    mine = key % max(n, 1)
-    # The order of the native engine: chains that come from an earlier variable first, by their factors there.
-    arrives = np.full(len(mine), len(low))
-    arrives[two] = np.arange(len(low))
-    leaves = np.zeros(len(mine), dtype=np.int64)
-    leaves[one] = np.arange(len(low))
-    by_variable = np.lexsort((leaves, arrives, mine))
-    chains = np.bincount(mine, minlength=n)
-    rank = np.empty(len(mine), dtype=np.int64)
-    rank[by_variable] = ranks(offsets(chains))
-    width = np.zeros(len(in_level), dtype=np.int64)
-    np.maximum.at(width, cover.level, chains)
+    members = _chain_members(graph, cover)
+    width = np.zeros(len(in_level), dtype=np.int64)  # places for items at each variable of a level
+    np.maximum.at(width, cover.level, np.bincount(members.variable, minlength=n))
     level_item = offsets(width * in_level)
-    level = cover.level[mine]
-    at = level_item[level] + rank * in_level[level] + place[mine] - level_variable[level]
+    level = cover.level[members.variable]
+    in_order = place[members.variable] - level_variable[level]
+    at = level_item[level] + members.rank * in_level[level] + in_order
+    low = at[members.low]
+    high = at[members.high]
 
-    total = int(level_item[-1])
-    items = np.zeros((total, 6), dtype=np.int64)
-    items[:, :2] = -1
-    # Also of places that their variable does not need.
-    of_level = np.repeat(np.arange(len(in_level)), in_level * width)
-    inside = ranks(offsets(in_level * width))
-    items[:, 2] = level_variable[of_level] + inside % np.maximum(in_level[of_level], 1)
-    at_variable = inside // np.maximum(in_level[of_level], 1)
-    items[:, 5] = at_variable
-    items[at[one], 1] = at[two]
-    items[at[two], 0] = at[one]
-    starts_high = ends[:, 0] == high
-    items[at[one], 3] |= starts_high.astype(np.int64)
-    items[at[two], 3] |= 2 * (~starts_high).astype(np.int64)
-    rho = np.zeros(total)
-    rho[at[one]] = cover.weight
-    rho[at[two]] = cover.weight
-    factor = np.full(total, -1, dtype=np.int64)
-    factor[at[one]] = np.arange(len(low))
-    card_of = np.append(cards[order][items[:, 2]], 0)
-    items[:, 4] = card_of[:-1] + (card_of[items[:, 0]] << 8) + (card_of[items[:, 1]] << 16)
-    for column, shift in ((0, 8), (1, 16)):
-        has = (items[:, column] >= 0) & (at_variable < 8)
-        mask = np.bincount(items[has, 2], weights=2.0 ** at_variable[has], minlength=n).astype(np.int64)
-        items[:, 5] |= mask[items[:, 2]] << shift
-    span = int((cover.level[high] - cover.level[low]).max(initial=0))
+    items = _empty_items(in_level, width)
+    items[low, AFTER] = high
+    items[high, BEFORE] = low
+    ends = graph.scope_flat.reshape(-1, 2)
+    starts_high = ends[:, 0] > ends[:, 1]
+    items[low, SECOND] |= starts_high.astype(np.int64)
+    items[high, SECOND] |= 2 * (~starts_high).astype(np.int64)
+    _pack_cards(items, cards[order])
+    _mark_neighbours(items, n)
+    rho = np.zeros(len(items))
+    rho[low] = cover.weight
+    rho[high] = cover.weight
+    factor = np.full(len(items), -1, dtype=np.int64)
+    factor[low] = np.arange(graph.n_factors)
+    level_of_ends = cover.level[ends]
+    span = int(np.abs(level_of_ends[:, 0] - level_of_ends[:, 1]).max(initial=0))
     levels = np.stack([level_variable[:-1], level_item[:-1], in_level, width], axis=1)
     return GraphItems(levels, span, variables, cover.left[order], items, rho, factor)
 
 
+class _ChainMembers(NamedTuple):
+    """The members of chains: one for every chain and variable of it, with its ``rank`` among those of the variable.
+
+    ``low`` and ``high`` are, by factor, the members at its end of lower and of higher number.
+    """
+
+    variable: Ints
+    rank: Ints
+    low: Ints
+    high: Ints
+
+
+def _chain_members(graph: Topology, cover: ChainCover) -> _ChainMembers:
+    n = graph.n_vars
+    n_factors = graph.n_factors
+    ends = graph.scope_flat.reshape(-1, 2)
+    keys = np.concatenate([cover.chain * n + ends.min(axis=1), cover.chain * n + ends.max(axis=1)])
+    key, number = np.unique(keys, return_inverse=True)
+    low = number[:n_factors]
+    high = number[n_factors:]
+    variable = key % max(n, 1)
+    # The order of the native engine: chains that come from an earlier variable first, by their factors there.
+    arrives = np.full(len(variable), n_factors)
+    arrives[high] = np.arange(n_factors)
+    leaves = np.zeros(len(variable), dtype=np.int64)
+    leaves[low] = np.arange(n_factors)
+    by_variable = np.lexsort((leaves, arrives, variable))
+    rank = np.empty(len(variable), dtype=np.int64)
+    rank[by_variable] = ranks(offsets(np.bincount(variable, minlength=n)))
+    return _ChainMembers(variable, rank, low, high)
+
+
+def _empty_items(in_level: Ints, width: Ints) -> Ints:
+    """Items without neighbours: variable and place of each, also of the places that a variable does not need."""
+    sizes = in_level * width
+    level = np.repeat(np.arange(len(in_level)), sizes)
+    inside = ranks(offsets(sizes))
+    per_place = np.maximum(in_level[level], 1)
+    items = np.zeros((len(level), 6), dtype=np.int64)
+    items[:, BEFORE] = -1
+    items[:, AFTER] = -1
+    items[:, VARIABLE] = offsets(in_level)[level] + inside % per_place
+    items[:, PLACE] = inside // per_place
+    return items
+
+
+def _pack_cards(items: Ints, cards: Ints) -> None:
+    """The numbers of states of an item's variable and of its neighbours in the chain, eight bits each."""
+    card_of = np.append(cards[items[:, VARIABLE]], 0)  # index -1, no neighbour, reads the zero
+    items[:, CARDS] = card_of[:-1] + (card_of[items[:, BEFORE]] << 8) + (card_of[items[:, AFTER]] << 16)
+
+
+def _mark_neighbours(items: Ints, n: int) -> None:
+    """Add to every item's place two masks: which places of its variable have a neighbour before, and which after."""
+    place = items[:, PLACE].copy()
+    for column, shift in ((BEFORE, 8), (AFTER, 16)):
+        marked = (items[:, column] >= 0) & (place < MOST_MARKED)
+        mask = np.bincount(items[marked, VARIABLE], weights=2.0 ** place[marked], minlength=n).astype(np.int64)
+        items[:, PLACE] |= mask[items[:, VARIABLE]] << shift
+
+
 @dataclass(frozen=True, eq=False)
 class BatchItems:
-    """The items of some instances of a batch: the arrays of their topologies, one after another, and by instance where
-    everything begins (``places``, as ``Place`` of the kernels).
+    """The items of some instances of a batch.
 
-    By instance and item: the table and the sum of marginals of the factor to the next variable. Where factors share
-    such sums (``shared``), the items of every group: ``group_at``, ``group_items``, and by group its size and its sum.
+    ``levels`` to ``rho`` are the arrays of their topologies (``GraphItems``), one topology after the other; ``places``
+    says by instance where everything begins (``Place`` of the kernels). ``table`` and ``mu`` have, by instance and
+    item, where the table of the factor to the next variable begins and where its marginals are summed; ``table_before``
+    is the table of the factor to the variable before. Where factors share their sums (``shared``), their items are a
+    group, listed in ``group_items`` from ``group_at`` on, with the entries (``group_size``) and the place
+    (``group_mu``) of its sum.
     """
 
     places: Ints
@@ -146,18 +195,10 @@ class BatchItems:
         n_vars = np.array([len(g.variables) for g in graphs], dtype=np.int64)
         n_items = np.array([len(g.items) for g in graphs], dtype=np.int64)
         items_at = offsets(n_items[kind])
-        table = np.zeros(int(items_at[-1]), dtype=np.int64)
-        mu = np.full(int(items_at[-1]), -1, dtype=np.int64)
-        for number, graph in enumerate(graphs):
-            sends = np.flatnonzero(graph.factor >= 0)
-            members = np.flatnonzero(kind == number)
-            at = items_at[members][:, None] + sends
-            factor = batch.factor_ptr[instances[members]][:, None] + graph.factor[sends]
-            table[at] = batch.table_at[factor]
-            mu[at] = batch.mu_at[factor]
+        table, mu = _factor_entries(batch, instances, kind, graphs, items_at)
         items = [graphs[int(k)].items for k in kind]
         at = np.repeat(items_at[:-1], n_items[kind])
-        before, after = (_around(items, at, column) for column in (0, 1))
+        before, after = (_around(items, at, column) for column in (BEFORE, AFTER))
         groups = _Groups.of(batch, mu, items_at, kind, graphs)
         vars_at = offsets(n_vars[kind])
         ring = 1 + max(g.span for g in graphs)
@@ -198,7 +239,7 @@ class BatchItems:
             ring=ring,
             n_vars=int(vars_at[-1]),
             n_items=int(items_at[-1]),
-            variable=_joined_columns(items, 2) + np.repeat(vars_at[:-1], n_items[kind]),
+            variable=_joined_columns(items, VARIABLE) + np.repeat(vars_at[:-1], n_items[kind]),
             before=before,
             after=after,
         )
@@ -216,7 +257,7 @@ class _Groups:
 
     @classmethod
     def of(cls, batch: Batch, mu: Ints, items_at: Ints, kind: Ints, graphs: list[GraphItems]) -> _Groups:
-        """Instances of one topology mostly share their factors' sums in the same way, which is sorted once."""
+        """The groups of all instances. Those of one topology mostly have the same pattern, which is computed once."""
         known: dict[int, _Pattern] = {}
         parts = []
         for b, k in enumerate(kind.tolist()):
@@ -242,8 +283,8 @@ class _Groups:
 
 @dataclass(frozen=True, eq=False)
 class _Pattern:
-    """The items of an instance with a factor, those with one sum together; where every group begins; and the distances
-    of their sums from the first one."""
+    """How the factors of an instance share sums of marginals: the ``items`` that have a factor, grouped by their sum;
+    where every group begins (``begin``); and how far every item's sum is from that of the first item (``distance``)."""
 
     items: Ints
     begin: Ints
@@ -261,6 +302,22 @@ class _Pattern:
         """Whether another instance of the same topology shares its sums in this way."""
         found = mu[self.items]
         return bool(np.array_equal(found - (found[0] if len(found) else 0), self.distance))
+
+
+def _factor_entries(
+    batch: Batch, instances: Ints, kind: Ints, graphs: list[GraphItems], items_at: Ints
+) -> tuple[Ints, Ints]:
+    """By item, where the table of the factor to the next variable begins (0: no factor), and its marginals (-1)."""
+    table = np.zeros(int(items_at[-1]), dtype=np.int64)
+    mu = np.full(int(items_at[-1]), -1, dtype=np.int64)
+    for number, graph in enumerate(graphs):
+        sends = np.flatnonzero(graph.factor >= 0)
+        members = np.flatnonzero(kind == number)
+        at = items_at[members][:, None] + sends
+        factor = batch.factor_ptr[instances[members]][:, None] + graph.factor[sends]
+        table[at] = batch.table_at[factor]
+        mu[at] = batch.mu_at[factor]
+    return table, mu
 
 
 def _numbers(batch: Batch, instances: Ints, kind: Ints, graphs: list[GraphItems]) -> Ints:
@@ -285,7 +342,7 @@ def _with_rings(graph: GraphItems, ring: int, busiest: int) -> Ints:
     sizes = levels[:, 2] * levels[:, 3]
     level = np.repeat(np.arange(len(levels)), sizes)
     slot = level % ring * busiest + ranks(offsets(sizes))
-    around = np.append(slot, 0)[graph.items[:, :2]]
+    around = np.append(slot, 0)[graph.items[:, [BEFORE, AFTER]]]
     return np.concatenate([graph.items, around], axis=1)
 
 

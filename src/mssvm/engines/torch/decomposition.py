@@ -267,7 +267,7 @@ class TorchChainRun:
         self._ready = False
 
     def _record(self, **outputs: torch.Tensor | None) -> Any:
-        """``Cover`` of the kernels."""
+        """The struct ``Cover`` of the kernels: the addresses of its arrays, 0 for those without a tensor."""
         assert self._allowed is not None
         plan = self.plan
         found = dict[str, torch.Tensor | None](plan.placed.arrays)
@@ -280,7 +280,8 @@ class TorchChainRun:
             *("forward", "backward", "read", "sent", "pairs", "shifts", "logs", "rest", "answer"),
             *("mu_unary", "mu_tables", "states"),
         )
-        pointers = [tensor.data_ptr() if (tensor := found.get(name)) is not None else 0 for name in names]
+        tensors = [found.get(name) for name in names]
+        pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         return (ctypes.c_longlong * len(names))(*pointers)
 
     def _launch(self, name: str, record: Any, *arguments: Any) -> None:
@@ -297,7 +298,7 @@ class TorchChainRun:
         return self.answer(0, mu)()[2]
 
     def answer(self, n: int, mu: Marginals | None) -> Waiting:
-        """One launch for n sweeps (with n = 0 none), then reading."""
+        """One launch that makes n sweeps, which may be none, and then reads marginals unless ``mu`` is None."""
         plan = self.plan
         on_device = None
         outputs: dict[str, torch.Tensor | None] = {}
@@ -306,13 +307,13 @@ class TorchChainRun:
             outputs |= self._workspace(on_device)
         sweeps = (int(n), int(mu is not None))
         if plan.nested:
-            # Also messages from later variables, where scores have changed.
+            # Where scores have changed, the launch also computes the messages from later variables.
             outputs |= {"logs": self._space("logs", plan.widest), "rest": self._space("rest", plan.widest)}
             swept = (int(self._ready), int(n > 0 or mu is None), *sweeps)
-            self._aside("nested", self._record(**outputs), *self._eps, int(self._stale), *swept)
+            self._launch_on_stream("nested", self._record(**outputs), *self._eps, int(self._stale), *swept)
             self._ready = True
         else:
-            self._aside("trws", self._record(**outputs), self._eps[0], int(self._stale), *sweeps)
+            self._launch_on_stream("trws", self._record(**outputs), self._eps[0], int(self._stale), *sweeps)
         self._stale = False
         if on_device is not None:
             on_device.changed()
@@ -328,9 +329,9 @@ class TorchChainRun:
 
         return wait
 
-    def _aside(self, name: str, record: Any, *arguments: Any) -> None:
-        """Launch on the run's own stream, after what was begun so far. Memory that the kernel uses must be kept until
-        the present stream has waited for it."""
+    def _launch_on_stream(self, name: str, record: Any, *arguments: Any) -> None:
+        """Launch on the run's own stream, after all work of the present stream. Memory that the kernel uses must not be
+        freed before the present stream has waited for the run's."""
         if self._stream is None:
             self._launch(name, record, *arguments)
             return

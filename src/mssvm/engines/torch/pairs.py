@@ -129,13 +129,13 @@ class PairKernel:
             active.bitwise_and_((~(residual <= tolerance)).to(torch.int8))
 
         parts, rest = divmod(n_sweeps, CHECK_EVERY)
-        late = _Late()
+        check = _DelayedCheck()
         run: Callable[[int], None] = part
         for k in range(parts):
             if k == 1 and parts >= RECORDED:
                 run = _recorded(part)
             run(CHECK_EVERY)
-            if late.none(active):
+            if check.none_active(active):
                 break
         else:
             if rest:
@@ -158,21 +158,22 @@ def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
     return lambda _: graph.replay()
 
 
-class _Late:
-    """Whether no instance was active at the previous query, so that the host does not wait for the device."""
+class _DelayedCheck:
+    """Tells whether any instance is active, with the answer of the previous check: the host need not wait for the
+    device."""
 
     def __init__(self) -> None:
         self._answer = torch.ones(1, dtype=torch.int8, pin_memory=True)
-        self._known: torch.cuda.Event | None = None
+        self._written: torch.cuda.Event | None = None
 
-    def none(self, active: torch.Tensor) -> bool:
-        if self._known is not None:
-            self._known.synchronize()  # does not wait: several sweeps were launched since
+    def none_active(self, active: torch.Tensor) -> bool:
+        if self._written is not None:
+            self._written.synchronize()  # does not wait: several sweeps were launched since
             if not bool(self._answer[0]):
                 return True
         self._answer.copy_(active.amax(0, keepdim=True), non_blocking=True)
-        self._known = torch.cuda.Event()
-        self._known.record()
+        self._written = torch.cuda.Event()
+        self._written.record()
         return False
 
 
@@ -194,30 +195,13 @@ class _Sweeps:
         self._plan = plan
         self._unit = unit
         n = len(plan.order)
-        states = plan.states
-        size = tables.element_size()
         threads = 512 // tables.element_size()
-        rows = messages.reshape(n, 2, states)[plan.order]
-        rows = torch.where(rows > -torch.inf, rows, 0.0)  # entries of forbidden states are arbitrary
-        self._rows = _padded(((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1))
+        self._rows = self._compressed(messages)
         self.change = messages.new_zeros(len(active))
         narrow = bool((unary[:, 0] > -torch.inf).all())
         scores = _padded((unary - unary[:, :1])[:, 1:] / unit) if narrow else _padded(unary / unit, 1)
         field = torch.empty_like(scores)
-        few = plan.few(tables)
-        staged = not few and threads * states**2 * size <= MOST_SHARED
-        numbers = constants(
-            S=states,
-            THREADS=threads,
-            TABLES=len(tables) if few else 0,
-            STAGED=staged,
-            PRODUCT=product_of(t),
-            COLOURED=not schedule.flooding,
-            ONE=len(active) == 1,
-            NARROW=narrow,
-            LANES=LANES,
-            AT_ONCE=AT_ONCE,
-        )
+        numbers = self._constants(threads, tables, t, schedule, one=len(active) == 1, narrow=narrow)
         fields = kernel("pairs.cu", "fields", plan.at.device, plan.at.dtype, numbers)
         send = kernel("pairs.cu", "messages", plan.at.device, plan.at.dtype, numbers)
 
@@ -242,22 +226,52 @@ class _Sweeps:
         )
         zeros, ones = plan.in_colour
         phases = ((-1, 0, zeros + ones),) if schedule.flooding else ((0, 0, zeros), (1, zeros, ones))
-        self._phases = {
-            look: [
-                (send.ready(-(-n // threads), threads, *given, colour, int(look), n), gather(first, count))
+
+        def launches(measure: bool) -> list[tuple[Callable[[], None], Callable[[], None]]]:
+            """By phase of a sweep, the launch that sends messages and the one that adds them up."""
+            blocks = -(-n // threads)
+            return [
+                (send.ready(blocks, threads, *given, colour, int(measure), n), gather(first, count))
                 for colour, first, count in phases
             ]
-            for look in (False, True)
-        }
+
+        self._phases = {False: launches(measure=False), True: launches(measure=True)}
         gather(0, zeros + ones)()
 
-    def sweep(self, look: bool) -> None:
-        for send, gather in self._phases[look]:
+    def _compressed(self, messages: torch.Tensor) -> torch.Tensor:
+        """Messages in the kernel's order, as entries relative to the first, which is left out."""
+        plan = self._plan
+        rows = messages.reshape(len(plan.order), 2, plan.states)[plan.order]
+        rows = torch.where(rows > -torch.inf, rows, 0.0)  # entries of forbidden states are arbitrary
+        return _padded(((rows - rows[..., :1]) / self._unit)[..., 1:].transpose(0, 1))
+
+    def _constants(
+        self, threads: int, tables: torch.Tensor, t: Temperatures, schedule: Schedule, one: bool, narrow: bool
+    ) -> str:
+        """The numbers that the kernels are compiled with."""
+        plan = self._plan
+        few = plan.few(tables)
+        return constants(
+            S=plan.states,
+            THREADS=threads,
+            TABLES=len(tables) if few else 0,
+            STAGED=not few and threads * plan.states**2 * tables.element_size() <= MOST_SHARED,
+            PRODUCT=product_of(t),
+            COLOURED=not schedule.flooding,
+            ONE=one,
+            NARROW=narrow,
+            LANES=LANES,
+            AT_ONCE=AT_ONCE,
+        )
+
+    def sweep(self, measure: bool) -> None:
+        """Update all messages; with ``measure`` also the largest changes."""
+        for send, gather in self._phases[measure]:
             send()
             gather()
 
     def save(self, messages: torch.Tensor) -> None:
-        """Into the order of the batch, the largest entry 0."""
+        """Write the messages in the order of the batch, the largest entry of each 0."""
         ratios = self._rows[..., : self._plan.states - 1]
         rows = torch.cat([torch.zeros_like(ratios[..., :1]), ratios], dim=-1)
         rows = self._unit * (rows - rows.amax(dim=-1, keepdim=True))

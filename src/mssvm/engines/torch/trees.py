@@ -102,7 +102,7 @@ postorder_of = lru_cache(maxsize=CACHED_ORDERS)(Postorder.of)
 
 
 def postorders(batch: Batch, at: Device) -> tuple[Postorder | None, ...]:
-    """Of every topology of a batch, where kernels run at all."""
+    """The postorder of every topology of a batch; None where the kernel cannot run it."""
     if at.plain or not available(at.device):
         return (None,) * len(batch.topologies)
     return tuple(map(postorder_of, batch.topologies))
@@ -130,11 +130,15 @@ class Forests:
     def of(
         cls, batch: Batch, instances: Ints, wide: int, kinds: Sequence[Postorder], kind_of: Ints, at: Device
     ) -> Forests:
-        """``kind_of``, of all instances of the batch, are numbers of ``kinds``."""
+        """``kinds[kind_of[b]]`` is the postorder of instance b of the batch."""
         instances, length = longest_first(batch, instances)
         begin = offsets(np.array([len(t.factors) for t in kinds]))
         work = offsets(length)
-        orders = (np.concatenate(part) for part in zip(*((t.rows, t.factors, t.variables) for t in kinds), strict=True))
+        orders = (
+            np.concatenate([t.rows for t in kinds]),
+            np.concatenate([t.factors for t in kinds]),
+            np.concatenate([t.variables for t in kinds]),
+        )
         places = (
             at.ints(batch.unary_ptr[batch.var_ptr[instances]]),
             at.shorts(length),
@@ -165,7 +169,7 @@ class Forests:
 
     @property
     def as_struct(self) -> Any:
-        """As kernels take it."""
+        """The struct ``Forests`` of the kernels."""
         pointers = [tensor.data_ptr() for tensor in (*self.orders, *self.places, *self.factors)]
         return (ctypes.c_void_p * len(pointers))(*pointers)
 
@@ -242,7 +246,7 @@ class NestedRoute(OnForests):
         at: Device,
         orders: Sequence[Postorder | None],
     ) -> list[NestedRoute]:
-        """Those of the named forests for which there is an order; at one temperature, any."""
+        """Routes of the named forests that can be rooted for these roles; at one temperature all can."""
         if not len(instances):
             return []
         free = query.counts(batch) > 1

@@ -7,8 +7,8 @@
 //
 // `through` is the derivative with respect to one factor of a product, given the product of the others. `Scores` is the
 // definition: exact at any temperature, zero included, and for any scores. `Scaled` takes logarithms only in `close`,
-// and reports the smallest number that it relied on (`least`): an instance for which that is not above
-// `Forest::trusted` runs again in Scores.
+// and reports the smallest number that it relied on (`least`). If this is not above `Forest::trusted`, the instance
+// runs again in Scores.
 //
 // The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its
 // parent; `role` says what the position does in each lane; at most positions of most forests it is a constant):
@@ -19,8 +19,9 @@
 //               Scores to the belief
 //   push        the message s from the belief b
 //   close       where a message is added to the parent's scores: the power sum at eps_y over its rows
-//   pull        from d (in the array of s): t, and the marginals of states. Marginals of pairs come here or from
-//               `Forest::outer_products`. At eps_y = 0 Scaled goes back by `descend` instead: best states and rows
+//   pull        t from d (which is in the array of s), and the marginals of states. Marginals of pairs are computed
+//               here or by `Forest::outer_products`. At eps_y = 0 Scaled goes back by `descend` instead: best states
+//               and rows
 #pragma once
 #include "roles.hpp"
 #include "simd.hpp"
@@ -75,8 +76,8 @@ template <class V> INLINE V sum_of(const V *x, int n) {
     return even + odd;
 }
 
-// sum(z) = plus_x b(x) times a(x, z) for `size` columns z. Few columns have two independent sums each: additions
-// overlap.
+// sum(z) = plus_x b(x) times a(x, z) for `size` columns z. If there are few columns, each is computed as two
+// independent sums, so that additions overlap.
 template <class Semiring, int size, class V>
 INLINE void product_of_row(const V *b, int k, const double *a, int c, V (&sum)[size]) {
     for (int j = 0; j < size; ++j) sum[j] = Semiring::times(b[0], all<V>(a[j]));
@@ -284,7 +285,8 @@ template <class V> struct Scaled {
             lane_mask &= ~maxima;
             if (!lane_mask) return;
         }
-        int rows = only_best_row(role, eps) ? 1 : role.rows;  // the other rows begin in lanes where no rows end
+        // further rows of the message belong to lanes in which rows begin
+        int rows = only_best_row(role, eps) ? 1 : role.rows;
         in_lanes<V>(lane_mask, [&](auto closing) ALWAYS {
             if (rows > 1 && eps.y > 0) close_rows(node, role, eps, up, least, closing);
             else close_best(node, rows, unit(role, eps), eps.y > 0, up, least, closing);
@@ -342,8 +344,9 @@ template <class V> struct Scaled {
         });
     }
 
-    // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Pairs of some lanes here, of all lanes later
-    // (`Forest::outer_products`). With `strict`, derivatives of impossible states, which may have any size, are zero.
+    // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Where lanes differ in role, marginals of pairs
+    // are added here; elsewhere `Forest::outer_products` adds them for all lanes at once. With `strict`, derivatives of
+    // impossible states, which may have any size, are zero.
     static INLINE void pull(Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict,
                             V *pairs, V *work) {
         if (eps.y == 0) return descend(node, role, above, pairs, work);
@@ -431,8 +434,8 @@ template <class V> struct Scaled {
             });
     }
 
-    // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses,
-    // and a hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
+    // `pull` at eps_y = 0: outputs are point masses, and the parent has chosen a row for every child whose message
+    // multiplies its belief. A hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
     static void descend(Node<V> &node, const Role<V> &role, const Node<V> &above, V *pairs, V *work) {
         unsigned hidden = role.present & ~role.output_edge & ~role.opens;
         if (role.output_edge) choose_state(node, node.u, above, all<V>(1.0), role.output_edge, pairs);

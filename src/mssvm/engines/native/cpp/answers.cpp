@@ -1,5 +1,5 @@
-// Sweeps and readings of one or two bounds in one call: tasks of both sides of training share the threads, and a task
-// waits for none of the other side.
+// Sweeps and readings of one or two bounds in one call: the tasks of both sides of training share the threads, and
+// never wait for each other.
 #include "trws_tasks.hpp"
 
 using namespace mssvm;
@@ -43,7 +43,8 @@ TaskWork work_of(const ChainAnswer &answer) {
     require(c.residual.empty() || c.eps > 0, "marginals at eps_y = 0 are not read.");
     require(c.sweeps == 1 || answer.before.size == c.value.size, "there are two bounds of every instance.");
     const ChainLayout &a = *c.layout;
-    // Messages at two temperatures have rows, and a number of them is computed from a row.
+    // At two temperatures a message has several rows, and each of its numbers is computed from a row of another
+    // message.
     double work = double(c.messages.size) * double(answer.nested ? a.widest : 1);
     return {&c, answer.nested ? nested_vectors(a) : chain_vectors(a), work / double(std::max<int64_t>(1, a.bands.size)),
             [&answer](Share &share, Vec *buffer) { run_share(answer, share, buffer); }};

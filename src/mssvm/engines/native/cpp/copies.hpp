@@ -95,7 +95,8 @@ struct Counts {
 
 private:
     // The same moves for two states, without a list: term (a, b) of stage i has a of its n - i copies in the second
-    // state, and b of the other i. The first copy leaves the first state, but for a = n - i.
+    // state, and b of the other i. The copy that moves leaves the first state, or the second if all
+    // are there (a = n - i).
     template <class V> void multiply_two(const V *T, V *poly) const {
         const V T00 = T[0], T01 = T[1], T10 = T[2], T11 = T[3];
         V *now = poly;
@@ -378,7 +379,7 @@ private:
             const double *above = tables_.powers[label.above].by_label_many.data();
             product<SumProduct>(label.b, 1, C_, above, K_, label.g);
             if (label.missing) sum_missing(label, below);
-            tell_counts(label);
+            form_counts(label);
             below = &label;
         }
         Label &root = labels_.back();
@@ -443,7 +444,7 @@ private:
         value_ += pick(label.missing, exponent(safe) * (LN2 * f_.eps_h), V{});
     }
     // m(k) = g(k) v(k), its sum in [1, 2).
-    void tell_counts(Label &label) {
+    void form_counts(Label &label) {
         if (!label.hidden_u) return;
         V total = V{};
         for (int k = 0; k < K_; ++k) {

@@ -7,7 +7,7 @@
 
 namespace mssvm {
 
-// Greatest and least feasible entry of n; `floor` stands for what is impossible, which has no least entry (INF).
+// The greatest and the least of n entries, impossible ones (equal to `floor`) left out: floor and INF if all are.
 template <class V> INLINE void extent(const V *x, int64_t n, double floor, V &top, V &bottom) {
     top = all<V>(floor);
     bottom = all<V>(INF);

@@ -185,7 +185,7 @@ bool advance(const Call &c, const Job &job, int64_t first, int64_t count, double
     constexpr int W = Of<V>::lanes;
     const Program &p = *job.program;
     const Instances &in = *c.instances;
-    int64_t instance[W];  // lanes to spare repeat the last one
+    int64_t instance[W];  // lanes beyond `count` repeat the last instance
     for (int i = 0; i < W; ++i) instance[i] = job.instances[first + std::min<int64_t>(i, count - 1)];
     doubles += (8 - reinterpret_cast<uintptr_t>(doubles) / 8 % 8) % 8;
     V *work = reinterpret_cast<V *>(doubles);

@@ -202,7 +202,7 @@ private:
             if (program.message_input[s] < 0) grad[program.message_at[s]] = one;
     }
 
-    // Every table is an input of one step, whose turn it is now.
+    // Zeros the gradients of the inputs of a step. Every table is the input of one step only, so none is lost.
     void clear_inputs(int64_t s) {
         for (int64_t i = program.input_ptr[s]; i < program.input_ptr[s + 1]; ++i) {
             V *first = grad + program.input_at[i];

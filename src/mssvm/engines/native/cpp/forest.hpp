@@ -97,8 +97,8 @@ private:
     // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product
     // of e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1
     // factors, which must not underflow. Otherwise it is the smallest sum of a belief: a term that underflowed (1e-308)
-    // beside such a sum may gain exp(range) in the message to the parent, and with rows as much again against other
-    // rows, and must still be negligible.
+    // must stay negligible beside such a sum, although the message to the parent may raise it by exp(range) relative to
+    // the others, and by the same factor again relative to other rows if there are rows.
     double trusted() const {
         if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_children + 1));
         if (roles_.has_rows) return std::max(1e-250, 1e-270 * std::exp(2 * roles_.range));
@@ -317,7 +317,8 @@ private:
         });
     }
 
-    // Marginals of tables: sums of b(r, x) d(r, z) over positions, times E. (Of some lanes: see `Scaled::pull`.)
+    // Marginals of tables: sums of b(r, x) d(r, z) over positions, times E, for positions with the same role in all
+    // lanes (for others `Scaled::pull` has added them).
     void outer_products() {
         for (int j = 0; j < f_.slots(); ++j) {
             hidden_factors_.clear();

@@ -25,7 +25,7 @@ struct Joined {
     Floats w;
     Floats value;     // (side, instance)
     Floats gradient;  // one number per weight
-    Floats room;      // workspace, reused by the next call: scores, marginals, and tables of the adjoint
+    Floats workspace;  // reused by the next call: scores, marginals, and tables of the adjoint
     int64_t threads;
     int64_t side, task;  // written by a call: where the forests continue
 };
@@ -38,10 +38,10 @@ int64_t join(Joined &c) {
     const Model &m = nested(forward.model);
     require(c.value.size % 2 == 0, "values have two sides.");
     require(m.states >= 0 && m.entries >= 0, "a model has a negative size.");
-    require(m.states <= c.room.size / 2 && m.entries <= c.room.size / 2, "the workspace is too small.");
-    const int64_t instances = c.value.size / 2, entries = c.room.size - 2 * m.states - 2 * m.entries;
+    require(m.states <= c.workspace.size / 2 && m.entries <= c.workspace.size / 2, "the workspace is too small.");
+    const int64_t instances = c.value.size / 2, entries = c.workspace.size - 2 * m.states - 2 * m.entries;
     require(entries >= 0, "the workspace is too small.");
-    Floats left = c.room;
+    Floats left = c.workspace;
     auto take = [&left](int64_t size) {
         Floats part = left.part(0, size);
         left = left.part(size, left.size - size);

@@ -1,4 +1,5 @@
-// Columns of a chain layout by slot of a group and lane, from columns by slot of a variable (`chain_layout.py`).
+// The arrays of a chain layout that have one entry for each slot of a group and each lane, made from arrays that have
+// one entry for each slot of a variable (`chain_layout.py`).
 #include "parallel.hpp"
 #include "trws.hpp"
 
@@ -21,8 +22,9 @@ struct LanesCall {
     Shorts reverse, reverse_read, table, scaled, other, mu;
     Floats rho;
     Bytes8 aligned, tied;
-    // Numbers of messages and of readings; behind them every band has `room` for lanes without a variable.
-    int64_t messages, readings, room, threads;
+    // Numbers stored for messages and for readings, and numbers that every band has behind them for lanes without a
+    // variable.
+    int64_t messages, readings, unused, threads;
 };
 
 constexpr int64_t SLOTS_AT_A_TIME = 1 << 14;
@@ -61,8 +63,8 @@ void check(const LanesCall &c) {
 void fill(const LanesCall &c, int64_t g) {
     int64_t head = c.head[g];
     for (int64_t lane = g * L; lane < (g + 1) * L; ++lane) {
-        c.reverse[lane] = int32_t(c.messages + c.band[g] * c.room);
-        c.reverse_read[lane] = int32_t(c.readings + c.band[g] * c.room);
+        c.reverse[lane] = int32_t(c.messages + c.band[g] * c.unused);
+        c.reverse_read[lane] = int32_t(c.readings + c.band[g] * c.unused);
         c.table[lane] = int32_t(c.table_at[c.factor[head]]);
         c.scaled[lane] = c.scaled_of[head];
         c.other[lane] = 0;

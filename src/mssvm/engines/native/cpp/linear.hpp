@@ -4,7 +4,7 @@
 
 namespace mssvm {
 
-// Whole numbers of 64 or 32 bits: data have many rows, and half the memory is twice the speed. One view is empty.
+// Whole numbers of 64 or of 32 bits, the other view being empty: reading half the memory takes less time.
 struct Index {
     Ints wide;
     Shorts narrow;
@@ -23,15 +23,15 @@ struct Term {
     Ints active_first, active_states;
 };
 
-// The terms of a model, and the sizes of what they read and write; weights of a product are packed from `packed_from`
-// multiplications on.
+// The terms of a model, and the sizes of what they read and write; a term of at least `packed_from`
+// multiplications is computed with its weights packed.
 struct Model {
     int64_t bytes;
     View<const Term *> terms;
     int64_t weights, states, entries, packed_from;
 };
 
-// A run of marginals that are contiguous, and whose tables are: `length` numbers at `from` are added to those at `to`.
+// Marginals that are contiguous and belong to contiguous tables: `length` numbers at `from` are added to those at `to`.
 struct TiedRun {
     int64_t from, to, length;
 };

@@ -108,6 +108,7 @@ int64_t find_runs(const RunsCall &call) {
     return count;
 }
 
+// Values and indicators of given states; the three views are the record's indices of 32 or of 64 bits.
 template <class Index> int64_t read_given(const GivenCall &call, View<Index> states, View<Index> entries,
                                           View<Index> places) {
     require(call.variables.size == call.instances.size && call.factors.size == call.instances.size &&

@@ -258,7 +258,7 @@ int64_t count_families(const Wiring &w) {
 // The instances of a call, by the way in which they run. Without `scalable`, messages of all are turned into scores.
 struct Queues {
     std::vector<Queue> families;  // probabilities side by side
-    Queue alone;                  // probabilities of one instance at a time
+    Queue single;                 // probabilities of one instance at a time
     Queue scores;
 
     Queues(const Wiring &w, const RunArrays &run, const Ints &instances, bool scalable, int64_t threads)
@@ -266,7 +266,7 @@ struct Queues {
         for (int64_t b : instances) {
             if (run.scaled[b] && !scalable) to_scores(w, run, b);
             if (!run.scaled[b]) scores.instances.push_back(b);
-            else if (w.family_of[b] < 0) alone.instances.push_back(b);
+            else if (w.family_of[b] < 0) single.instances.push_back(b);
             else families[w.family_of[b]].instances.push_back(b);
         }
         for (Queue &queue : families) {
@@ -308,7 +308,7 @@ int64_t advance(const AdvanceCall &call) {
             side_by_side().prepare(w, graphs->graph(w, b), run, how);
             sweep_all(side_by_side(), run, how, queue, end);
         }
-        sweep_one_by_one(queues.alone);
+        sweep_one_by_one(queues.single);
         if (queues.scores.instances.empty() || end.passed()) return;
         in_scores().prepare(w, run, how);
         sweep_all(in_scores(), run, how, queues.scores, end);
@@ -326,6 +326,8 @@ struct WaveCall {
     const Wiring *wiring;
     Bytes8 out;  // by instance: whether a thread that has few instances of its family sweeps it in waves
 };
+
+// --- beliefs ---
 
 struct BeliefCall {
     int64_t bytes;
@@ -374,7 +376,7 @@ void beliefs(const BeliefCall &call) {
             }
         }
         int64_t b;
-        while (queues.alone.take(b)) {
+        while (queues.single.take(b)) {
             one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
             one_at_a_time().load(1, &b);
             one_at_a_time().beliefs(1, &b, out);
@@ -392,8 +394,6 @@ void beliefs(const BeliefCall &call) {
         in_scores().beliefs(out);
     });
 }
-
-// --- beliefs ---
 
 struct DecodeCall {
     int64_t bytes;

@@ -1,10 +1,10 @@
 // Belief propagation: the layout of messages, and the loop that sweeps instances until they have converged.
 //
 // A factor has slots, one for each of its variables; a slot holds the message from the factor to that variable. Two
-// algebras hold messages: `Probabilities` (scaled.hpp; pairwise factors, one temperature, maxima beside it, L instances
-// side by side or one) and `Scores` (scores.hpp; any factors, any two temperatures, any range). Both are swept by
-// `sweep_all` below. Probabilities record the smallest number that a sweep relied on: an instance for which that cannot
-// be trusted returns to the messages it had before the call, and continues in scores.
+// algebras hold messages: `Probabilities` (scaled.hpp; pairwise factors, sums at one temperature and maxima, for one
+// instance or L side by side) and `Scores` (scores.hpp; any factors, any two temperatures, any range). Both are swept
+// by `sweep_all` below. Probabilities record the smallest number that a sweep relied on. If it is too small to be
+// trusted, the instance returns to the messages it had before the call, and continues in scores.
 //
 // The change of a message is measured in logarithms, in units of the temperature. For probabilities that is expensive,
 // so the change of the probabilities themselves is tested first; where tables are so strong that a probability can be

@@ -31,9 +31,9 @@
 
 namespace mssvm {
 
-constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
+constexpr double LEAST = 1e-40;  // smaller probabilities are replaced by this one before their logarithms move shifts
 constexpr double LOG_LEAST = -92.1;
-constexpr double TRUSTED = 1e-200;  // of a sum of powers, relative to its largest base
+constexpr double TRUSTED = 1e-200;  // smallest sum of powers to divide by, the largest base being one
 
 // K > 0: the number of states of every variable, and so of rows; 0: any.
 template <int K, Rule rule> class NestedChains {
@@ -78,7 +78,7 @@ public:
                 if (a_.partner[s] < 0) bound += chain_value(-1, s);
             if (any_left()) {
                 Vec left = lanes(a_.left, g_);
-                spare();
+                remaining_scores();
                 Vec tau = left * (hidden_ ? eps_h_ : eps_y_);
                 bound = left > 0.0 ? bound + power_sum(rest_, k_, tau) : bound;
             }
@@ -93,7 +93,7 @@ public:
         Vec left = lanes(a_.left, g_), apart{};
         for (int x = 0; x < k_; ++x) mean_[x] = Vec{};
         if (any_left()) {
-            spare();
+            remaining_scores();
             softmax(rest_, k_, left * (hidden_ ? eps_h_ : eps_y_), weight_);
             for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * weight_[x] : Vec{};
         }
@@ -187,8 +187,8 @@ private:
         return false;
     }
 
-    // The scores of the variable's remaining weight.
-    void spare() {
+    // The scores of the variable's remaining weight, into rest_.
+    void remaining_scores() {
         Vec left = lanes(a_.left, g_);
         for (int x = 0; x < k_; ++x) rest_[x] = left > 0.0 ? left * unary_[x] : Vec{};
         for (int64_t s = first_; s < end_; ++s) {
@@ -219,7 +219,7 @@ private:
         return exponentials<K>(v, k, 1.0 / tau, out);
     }
 
-    // PS[eps_h rho] of the entries of a row, in place: p(x); relative to their level.
+    // Replaces the entries of a row by p(x); returns PS[eps_h rho] of them, relative to their level.
     static INLINE Vec close(Vec *p, int k, Vec tau) {
         Vec sum{}, low{};
         if constexpr (scaled) {
@@ -227,7 +227,10 @@ private:
         } else {
             low = finite(largest_of(p, k));
             Vec unit = 1.0 / tau;
-            for (int x = 0; x < k; ++x) p[x] = exp((p[x] - low) * unit), sum += p[x];
+            for (int x = 0; x < k; ++x) {
+                p[x] = exp((p[x] - low) * unit);
+                sum += p[x];
+            }
         }
         Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
         for (int x = 0; x < k; ++x) p[x] *= scale;
@@ -381,7 +384,7 @@ private:
     }
 
     void balance_output() {
-        spare();
+        remaining_scores();
         for (int x = 0; x < k_; ++x) mean_[x] = rest_[x];
         each_chain([&](int64_t lower, int64_t upper) {
             scores(lower, upper);
@@ -443,7 +446,7 @@ private:
         for (int x = 0; x < k_; ++x) mean_[x] = Vec{};
         if (any_left()) {
             Vec left = lanes(a_.left, g_);
-            spare();
+            remaining_scores();
             softmax(rest_, k_, left * eps_h_, weight_);
             logarithms_of(weight_, logs_);
             for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logs_[x] : Vec{};
@@ -702,7 +705,8 @@ private:
     }
 
     static INLINE Vec ratio(Vec part, Vec whole, Vec tau) {
-        Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));  // positive only in lanes that are not used
+        // the bound of 0 acts only in lanes that are not used
+        Vec p = exp(smaller((part - finite(whole)) / tau, Vec{}));
         return part > -INF && whole > -INF ? p : Vec{};
     }
 

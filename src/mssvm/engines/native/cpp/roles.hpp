@@ -170,7 +170,8 @@ private:
             node.given = node.present & masks_[p].closed & ~masks_[p].output;
             node.multiplies = node.present & ~closed;
             if (f_.eps_y > 0) node.multiplies |= node.output_edge & above.output_edge;
-            // At eps_y = 0 the best row is in the parent's unit where that opens rows itself: it multiplies.
+            // At eps_y = 0 a parent that opens rows has its belief at eps_h, like the best row of its child: that
+            // message multiplies the belief, too.
             if (scaled_ && f_.eps_y == 0 && node.ends == full<V> && above.opens == full<V>) node.multiplies = full<V>;
         }
     }

@@ -84,7 +84,8 @@ public:
     void leave(unsigned) {}
     void to_scores(int64_t) {}
 
-    // theta_i plus all finite messages to i, and the number of the others; `open`: also at states that are held away.
+    // theta_i plus all finite messages to i, and the number of infinite ones; with `open` also at the states that a
+    // held variable may not take.
     void collect(bool open) {
         const Wiring &w = *w_;
         int64_t at = w.first_state(b_);

@@ -58,6 +58,7 @@ public:
 private:
     // ------------------------------------------------------------------------------------ backward
 
+    // Brings P to position b, from the last checkpoint before it.
     void recall(int64_t b) {
         int64_t block = b / BLOCK;
         if (block == recalled_) {

@@ -93,8 +93,9 @@ void store_marginals(const Program &p, const Instances &in, const int64_t *insta
     }
 }
 
-// Back-substitution: the first maximiser of every variable at temperature zero, last eliminated first. A variable is
-// judged by the rows of its steps at the states of the variables eliminated later; unknown (-1) where these are.
+// Back-substitution: the first maximiser of every variable at temperature zero, last eliminated first. The scores
+// of its states are the sums over its steps at the states of the variables eliminated later. If one of these is unknown
+// (-1), so is the variable.
 inline void decode_states(const Program &p, const double *temperature, const double *work, int64_t lanes, int64_t lane,
                           int64_t *states) {
     std::vector<double> row(p.max_card);

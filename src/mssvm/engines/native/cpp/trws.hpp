@@ -400,7 +400,7 @@ private:
                 } else {
                     for (int z = 0; z < other(s); ++z) {
                         int64_t entry = place(s, k, x, z);
-                        // Positive only in lanes whose result is not used.
+                        // The bound of 0 acts only in lanes whose result is not used.
                         Vec gap = smaller((sent[z] + table(entry) - reading[x]) * unit, Vec{});
                         sums.add(entry, reading[x] > -INF ? exp(gap) * marginal[x] : Vec{});
                     }

@@ -117,7 +117,7 @@ template <Product kind, class V> INLINE V joined(V before, V entry, V number) {
 template <Product kind, int K, class V>
 INLINE void multiply(const double *table, const V *from, int n, int down, int across, V *to, int m) {
     if constexpr (K > 0) {
-        asm("" : "+r"(table));  // the table is read where it is used: registers are few
+        asm("" : "+r"(table));  // keeps the compiler from loading the table into registers beforehand: they are few
 #pragma GCC unroll 8
         for (int k = 0; k < K; ++k) {
             V total = all<V>(table[k * across]) * from[0];

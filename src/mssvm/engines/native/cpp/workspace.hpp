@@ -1,4 +1,4 @@
-// Memory of a thread.
+// A workspace of each thread.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -6,7 +6,7 @@
 
 namespace mssvm {
 
-// Memory that a thread keeps between calls: the system takes longer to allocate it again than a small pass runs.
+// Memory that a thread keeps between calls: allocating it anew would take longer than a small pass.
 inline void *workspace(size_t bytes) {
     constexpr std::align_val_t line{64};
     struct Free {

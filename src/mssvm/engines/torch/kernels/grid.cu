@@ -347,7 +347,8 @@ template <int AXIS> __device__ __forceinline__ void send(const Tables &all, cons
             both_maxima(table, ahead, behind, sum, back);
 #pragma unroll
             for (int s = 0; s < S; s++) best.see(s, times(behind[s], said(s, BEFORE)));
-            // To hidden neighbours, as in `tell`: the row (or column) of each best state, divided by the neighbour's message.
+            // To hidden neighbours, as in `tell`: the row (or column) of each best state, divided by the neighbour's
+            // message.
             const bool on_hidden = !(roles & (2 << 2 * AXIS)), back_hidden = !(roles & (4 << 2 * AXIS));
             const bool tied = best.states & (best.states - 1);
             const int state = __ffs(best.states) - 1;

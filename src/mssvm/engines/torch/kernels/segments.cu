@@ -163,8 +163,8 @@ __device__ __forceinline__ double forward(const Sequence &me, const Space &space
     return P;
 }
 
-// Marginals, from the forward pass: `ended` is the score of ending in the label of each lane, P is that of the last site.
-// gE: weight of the segments of a label that begin at b; g: of those that end there.
+// Marginals, from the forward pass: `ended` is the score of ending in the label of each lane, P is that of the last
+// site. gE: weight of the segments of a label that begin at b; g: of those that end there.
 __device__ __forceinline__ void backward(const Sequence &me, const Space &space, double (*alpha)[C], double enter,
                                          double ended, double P, int instance, REAL eps, REAL scale) {
     const Segmentations &in = me.in;

@@ -3,7 +3,7 @@
 // The recursion is that of the native engine (cpp/trws.hpp). With G the scores of a variable plus all messages to it,
 // an item of weight rho sends
 //
-//     M(z) = PS[eps rho] over x of (rho G(x) - the message it has from there + theta(x, z))
+//     M(z) = PS[eps rho] over x of (rho G(x) - the message received from there + theta(x, z))
 //
 // to the next item of its chain (forwards: F) or to the one before it (backwards: B).
 #include "cover.cu"

@@ -51,7 +51,7 @@ struct Nested {
         for (int x = 0; x < W; x++) out[x] += F[(long long)x * S + i] + B[(long long)x * S + i];
     }
     // The scores of a variable's remaining weight.
-    __device__ __forceinline__ void spare(int v, int level, double *out) const {
+    __device__ __forceinline__ void remaining_scores(int v, int level, double *out) const {
         const double weight = left(v);
 #pragma unroll
         for (int x = 0; x < W; x++) out[x] = weight > 0 ? weight * score(v, x) : 0.0;
@@ -146,7 +146,7 @@ struct Nested {
 
     __device__ __forceinline__ void balance_output(int v, int level) const {
         double mean[W], free[W];
-        spare(v, level, free);
+        remaining_scores(v, level, free);
 #pragma unroll
         for (int x = 0; x < W; x++) mean[x] = free[x];
         me.each_chain(v, level, [&](int i) {
@@ -223,7 +223,7 @@ struct Nested {
             const double weight = left(v);
             double free[W];
             if (weight > 0) {
-                spare(v, level, free);
+                remaining_scores(v, level, free);
                 softmax<W>(free, weight * eps_h, free);
             }
 #pragma unroll
@@ -389,10 +389,10 @@ struct Nested {
     }
 
     // A pass as below, for levels of up to THREADS items: in both steps a thread has the same item, and the chains of a
-    // variable tell each other what they want in shared memory.
+    // variable exchange their proposals for its scores in shared memory.
     template <bool forward> __device__ __forceinline__ double quick(bool update, double *kept) const {
         constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
-        __shared__ double ring[RING ? W * W * SLOTS : 1], wanted[W * ROOM], spared[W * ROOM];
+        __shared__ double ring[RING ? W * W * SLOTS : 1], proposed[W * ROOM], remaining[W * ROOM];
         double sum = 0;
         Step now(me, forward ? 0 : int(me.at.n_levels) - 1);
         Step next = now.next<forward>(me), later = next.next<forward>(me);
@@ -419,7 +419,7 @@ struct Nested {
                         same[r][x] = come >= 0 && r < m ? ring[(r * W + x) * SLOTS + slot] : 0.0;
             }
             if (update) {
-                const bool stuck = i >= 0 && want<forward>(now, head_now, body, same, m, mine, wanted, spared);
+                const bool stuck = i >= 0 && propose<forward>(now, head_now, body, same, m, mine, proposed, remaining);
                 if (__syncthreads_or(stuck)) {
                     if (i >= 0 && !hidden && item.rank() == 0) balance_output(item.variable, now.level);
                     __syncthreads();
@@ -430,10 +430,10 @@ struct Nested {
                             body.d[x] = shifts[(long long)x * S + i];
                         }
                     } else if (hidden) {
-                        agree(now, head_now, body, mine, wanted, spared);
+                        move_to_mean(now, head_now, body, mine, proposed, remaining);
                     }
                 } else if (i >= 0) {
-                    agree(now, head_now, body, mine, wanted, spared);
+                    move_to_mean(now, head_now, body, mine, proposed, remaining);
                 }
             }
             if (i >= 0 && (forward ? item.after : item.before) >= 0) {
@@ -456,12 +456,13 @@ struct Nested {
         }
         return sum;
     }
-    // The first step: an output wants the scores that its chain has for it, less the shift; a hidden variable the
-    // weighted logarithms of its marginals (`mine`: of an output the scores, else the logarithms). True if a state is
+    // The first step. A chain proposes, for an output, the scores that it has there less the shift; for a hidden
+    // variable, the weighted logarithms of its marginals. `mine` are the scores, or the logarithms. True if a state is
     // impossible in this chain alone.
     template <bool forward>
-    __device__ __forceinline__ bool want(const Step &step, const Head &head, const Body &body, const double (*same)[W],
-                                         int m, double *mine, double *wanted, double *spared) const {
+    __device__ __forceinline__ bool propose(const Step &step, const Head &head, const Body &body,
+                                            const double (*same)[W], int m, double *mine, double *proposed,
+                                            double *remaining) const {
         constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
         const int local = head.i - step.here.item;
         const Item &item = head.item;
@@ -473,7 +474,7 @@ struct Nested {
 #pragma unroll
             for (int x = 0; x < W; x++) {
                 mine[x] = own[x] + same[0][x] + body.other[0][x];
-                wanted[x * ROOM + local] = mine[x] - body.d[x];
+                proposed[x * ROOM + local] = mine[x] - body.d[x];
                 stuck = stuck || (!(mine[x] > lowest()) && body.u[x] > lowest());
             }
             return stuck;
@@ -485,20 +486,20 @@ struct Nested {
 #pragma unroll
         for (int x = 0; x < W; x++) {
             mine[x] = log(fmax(mine[x], LEAST));
-            wanted[x * ROOM + local] = head.rho * mine[x];
+            proposed[x * ROOM + local] = head.rho * mine[x];
         }
         if (body.left > 0 && item.rank() == 0) {
             double free[W];
-            spare(item.variable, step.level, free);
+            remaining_scores(item.variable, step.level, free);
             softmax<W>(free, body.left * eps_h, free);
 #pragma unroll
-            for (int x = 0; x < W; x++) spared[x * ROOM + local] = body.left * log(fmax(free[x], LEAST));
+            for (int x = 0; x < W; x++) remaining[x * ROOM + local] = body.left * log(fmax(free[x], LEAST));
         }
         return false;
     }
-    // The second step: the shifts of an item move to what all chains of the variable want.
-    __device__ __forceinline__ void agree(const Step &step, const Head &head, Body &body, const double *mine,
-                                          const double *wanted, const double *spared) const {
+    // The second step: the shifts of an item move to the mean of the proposals of all chains of the variable.
+    __device__ __forceinline__ void move_to_mean(const Step &step, const Head &head, Body &body, const double *mine,
+                                                 const double *proposed, const double *remaining) const {
         constexpr int ROOM = RING ? SLOTS / (RING ? RING : 1) : 1;
         const Item &item = head.item;
         const bool hidden = head.role & 1;
@@ -509,10 +510,10 @@ struct Nested {
 #pragma unroll
         for (int x = 0; x < W; x++) {
             double mean = 0;
-            if (body.left > 0) mean = hidden ? spared[x * ROOM + first] : body.left * body.u[x];
+            if (body.left > 0) mean = hidden ? remaining[x * ROOM + first] : body.left * body.u[x];
 #pragma unroll
             for (int c = 0; c < CHAINS; c++)
-                if (chains >> c & 1) mean += wanted[x * ROOM + first + c * step.here.n];
+                if (chains >> c & 1) mean += proposed[x * ROOM + first + c * step.here.n];
             if (hidden) body.d[x] += pace * (mean - mine[x]);
             else if (mean > lowest()) body.d[x] += head.rho * mean - mine[x];
             shifts[(long long)x * S + head.i] = body.d[x];
@@ -565,7 +566,7 @@ struct Nested {
             const double weight = left(v);
             if (!(weight > 0)) continue;
             double free[W];
-            spare(v, me.variables[v].level, free);
+            remaining_scores(v, me.variables[v].level, free);
             sum += power_sum<W>(free, weight * (is_hidden(v) ? eps_h : eps_y));
         }
         return sum;
@@ -643,7 +644,7 @@ struct Nested {
 #pragma unroll
             for (int x = 0; x < W; x++) mu[x] = 0;
             if (weight > 0) {
-                spare(v, mine.level, free);
+                remaining_scores(v, mine.level, free);
                 softmax<W>(free, weight * (is_hidden(v) ? eps_h : eps_y), free);
 #pragma unroll
                 for (int x = 0; x < W; x++) mu[x] = weight * free[x];
