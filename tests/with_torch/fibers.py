@@ -44,13 +44,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "available", lambda device: True)
     monkeypatch.setattr(mssvm.engines.torch, "available", lambda device: True)
     monkeypatch.setattr(pairs, "_recorded", lambda part: part)
-    monkeypatch.setattr(pairs, "_Late", Now)
+    monkeypatch.setattr(pairs, "_DelayedCheck", ImmediateCheck)
 
 
-class Now:
-    """Whether nothing is active, at once."""
+class ImmediateCheck:
+    """Tells whether any instance is active now."""
 
-    def none(self, active: torch.Tensor) -> bool:
+    def none_active(self, active: torch.Tensor) -> bool:
         return not bool(active.any())
 
 
