@@ -48,6 +48,16 @@ def test_solvers_neither_stop_on_negative_gaps_nor_call_them_convergence(solver:
     assert not found.certificate.certifies and found.certificate.negative_gaps > 0
 
 
+@pytest.mark.parametrize("solver", ["bcfw", "cutting-plane", "cccp"])
+def test_gaps_of_rounding_are_no_percentages(solver: str) -> None:
+    """One class only: the minimum is 0, and the gap is of the size of rounding."""
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(3, 2)) for _ in range(3)]
+    clf = ms.SSVM(ms.Chain(), solver=solver).fit(X, [["a"] * 3] * 3)
+    assert clf.training_["gap"] >= 0.0 and np.nanmin(clf.history_["gap"]) >= 0.0
+    assert "%" not in clf.training_["certificate"]
+
+
 def test_outer_loops_count_the_negative_gaps_of_inner_ones() -> None:
     problem = replace(Low.draw(), exact=False)
     found = CCCP(BCFW(max_iter=10), max_iter=3).minimize(problem, np.zeros(problem.n_weights))

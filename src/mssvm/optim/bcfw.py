@@ -25,7 +25,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
 from mssvm.optim.former_names import former_names
-from mssvm.optim.outcome import Outcome, Stop, closed, impossible
+from mssvm.optim.outcome import Outcome, Stop, closed, gap_between, impossible
 from mssvm.optim.run import SolverRun
 from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import Solver
@@ -178,7 +178,7 @@ class BCFW(Solver[BCFWState]):
         at_w = form.primal(w, part.total)
         mixed = [state.alpha[i] @ _scores(run, state, i, w) for i in range(run.problem.n_instances)]
         state.gaps = np.maximum(run.problem.scale * (part.values - np.array(mixed)), 0.0)
-        gap = min(at_w, at_mean, run.best.objective) - lower
+        gap = gap_between(min(at_w, at_mean, run.best.objective), lower)
         if at_mean < at_w:
             run.record(state.mean, at_mean, gap=gap)
         else:

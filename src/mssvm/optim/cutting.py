@@ -17,7 +17,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
 from mssvm.optim.former_names import former_names
-from mssvm.optim.outcome import Outcome, Stop, closed
+from mssvm.optim.outcome import Outcome, Stop, closed, gap_between
 from mssvm.optim.run import SolverRun
 from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import Solver
@@ -114,7 +114,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         if objective < run.best.objective:
             state.slack = tops
         lowest = min(objective, run.best.objective)
-        gap = lowest - state.lower
+        gap = gap_between(lowest, state.lower)
         run.record(w, objective, gap=gap, gradient_norm=run.gradient_norm(w, tangents.a.sum(axis=0) - form.u))
         state.n_round += 1
         if closed(gap, lowest, self.tolerance):

@@ -20,7 +20,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, Function
-from mssvm.optim.outcome import impossible
+from mssvm.optim.outcome import ROUNDING, gap_between, impossible
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import SolverRun
 from mssvm.optim.solution import Certificate
@@ -85,7 +85,7 @@ class ConvexForm:
 
 def duality_certificate(run: SolverRun, objective: float, lower: float, slack: Floats | None = None) -> Certificate:
     """Objective minus lower bound, proven only if every plane came from exact inference."""
-    gap = objective - lower
+    gap = gap_between(objective, lower)
     if not np.isfinite(gap):
         return Certificate("No lower bound is known, so nothing is certified.", negative_gaps=run.negative_gaps)
     if run.negative_gaps or impossible(gap, objective):
@@ -95,11 +95,11 @@ def duality_certificate(run: SolverRun, objective: float, lower: float, slack: F
             "objective is higher than reported."
         )
         return Certificate(sentence, gap, negative_gaps=count, slack=slack)
-    share = gap / max(abs(objective), 1e-300)
+    share = f" ({gap / objective:.2%})" if objective > ROUNDING else ""
     if run.tally.exact:
-        sentence = f"Certified by duality: within {gap:.4g} ({share:.2%}) of the minimum."
+        sentence = f"Certified by duality: within {gap:.4g}{share} of the minimum."
     else:
-        sentence = f"An estimate, since inference was not exact: within {gap:.4g} ({share:.2%}) of the minimum."
+        sentence = f"An estimate, since inference was not exact: within {gap:.4g}{share} of the minimum."
     return Certificate(sentence, gap, run.tally.exact, slack=slack)
 
 

@@ -58,6 +58,12 @@ def impossible(gap: float, objective: float) -> bool:
     return bool(gap < -ROUNDING * max(1.0, abs(objective)))
 
 
+def gap_between(objective: float, lower: float) -> float:
+    """An objective less its lower bound; 0 where rounding alone puts it below zero."""
+    gap = objective - lower
+    return gap if impossible(gap, objective) else max(gap, 0.0)
+
+
 def closed(gap: float, objective: float, tolerance: float) -> bool:
     """Whether a gap shows convergence: at most ``tolerance`` of the objective, and not impossible."""
     return bool(gap <= tolerance * abs(objective)) and not impossible(gap, objective)
