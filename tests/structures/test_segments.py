@@ -301,6 +301,18 @@ ERRORS = {
         lambda X, y: ms.CRF(ms.Segments(max_length=2)).fit([{"x": X[0], "segment_x": np.ones((14, 3, 1))}], y[:1]),
         "segment_x has shape",
     ),
+    "first": (
+        lambda X, y: ms.CRF(ms.Segments(forbidden=[(None, "a"), (None, "b")])).fit(X, y),
+        "instance 0, site 0: no label is left for the first segment",
+    ),
+    "last": (
+        lambda X, y: ms.CRF(ms.Segments(forbidden=[("a", None)])).fit(X[:1], [["a", "b"] * 6 + ["b", "a"]]),
+        "y, instance 0, site 13: no label is left for the last segment",
+    ),
+    "repeated": (
+        lambda X, y: ms.CRF(ms.Segments(repeat=False)).fit(X[:1], [[(0, 2, "a"), (2, 3, "a")]]),
+        "y, instance 0, site 2: a segment begins and may not",
+    ),
     "span loss": (lambda X, y: ms.SSVM(ms.Chain(), loss="spans").fit(X, y), "structure Segments"),
     "min above max": (lambda X, y: ms.CRF(ms.Segments(max_length=2, min_length=3)).fit(X, y), "above its max_length"),
 }
@@ -313,6 +325,26 @@ def test_errors_are_one_sentence(name):
     with pytest.raises(ms.errors.InputError, match=match) as caught:
         call(X, sites)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("empty", [[0], [1], [2], [0, 1, 3]])
+def test_sequences_without_sites_have_answers_without_segments(empty):
+    X, sites, _ = drawn(n=4)
+    clf = ms.MSSVM(ms.Segments(max_length=5, hidden=2, forbidden=[("b", "b")]), random_state=0).fit(X, sites)
+    mixed = list(X[:3])
+    given = [["a", *[None] * 12, "b"] for _ in mixed]
+    for b in empty:
+        mixed.insert(b, np.zeros((0, 2)))
+        given.insert(b, [])
+    filled = [b for b in range(len(mixed)) if b not in empty]
+    for name in ("predict", "predict_segments", "predict_boundaries", "predict_marginals"):
+        answers = getattr(clf, name)(mixed, given=given)
+        alone = getattr(clf, name)([mixed[b] for b in filled], given=[given[b] for b in filled])
+        assert all(len(answers[b]) == 0 for b in empty)
+        assert repr([answers[b] for b in filled]) == repr(alone)
+    drawn_segments = clf.sample_segments(mixed, n=2, given=given, random_state=0)
+    assert all(drawn_segments[b] == [[], []] for b in empty)
+    assert all(draw[0][2] == "a" and draw[-1][2] == "b" for b in filled for draw in drawn_segments[b])
 
 
 @pytest.mark.parametrize("member", [ms.M3E, ms.ModLat])

@@ -139,10 +139,10 @@ def segmentation_of(layout: SegmentLayout, batch: Batch, unary: Floats) -> Spans
     first = batch.unary_ptr[batch.var_ptr]
     for b, n in enumerate(layout.sites(batch).tolist()):
         at = int(first[b])
-        labels = unary[at : at + n * layout.labels].reshape(n, -1).argmax(axis=1)
+        labels = unary[at : at + n * layout.labels].reshape(n, layout.labels).argmax(axis=1)
         at += n * layout.labels
         starts = np.flatnonzero(unary[at + 1 : at + 2 * n : 2] > 0.5)
-        columns.append((np.full(len(starts), b), starts, np.append(starts[1:], n), labels[starts]))
+        columns.append((np.full(len(starts), b), starts, np.append(starts, n)[1:], labels[starts]))
     if not columns:
         empty = np.zeros(0, dtype=np.int64)
         return Spans(empty, empty, empty, empty)

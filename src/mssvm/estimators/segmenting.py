@@ -130,5 +130,5 @@ class SegmentAnswers:
 def _spans_of(row: Any, classes: tuple[Any, ...]) -> list[tuple[int, int, Any]]:
     """Spans from a row of states: the label of every site, plus the number of labels where a segment begins."""
     starts = np.flatnonzero(row >= len(classes)).tolist()
-    stops = [*starts[1:], len(row)]
+    stops = [*starts, len(row)][1:]
     return [(a, b, classes[int(row[a]) - len(classes)]) for a, b in zip(starts, stops, strict=True)]

@@ -75,8 +75,10 @@ class Encoded:
             return states
         states[self.segments.boundary[:, None] + np.arange(2)] = labels.boundaries
         classes = np.arange(self.n_classes)
-        states[self.segments.begin[:, None] + classes] = labels.mask[self.labels.ptr[:-1]]
-        states[self.segments.end[:, None] + classes] = labels.mask[self.labels.ptr[1:] - 1]
+        ptr = self.labels.ptr
+        filled = np.diff(ptr) > 0
+        states[self.segments.begin[filled, None] + classes] = labels.mask[ptr[:-1][filled]]
+        states[self.segments.end[filled, None] + classes] = labels.mask[ptr[1:][filled] - 1]
         return states
 
     def select(self, instances: Sequence[int] | Ints) -> Encoded:
@@ -166,8 +168,25 @@ def to_sample(
 
 
 def _check_possible(encoded: Encoded, query: Query, what: str) -> None:
-    """Raise if a label site has no state left, naming the user's site."""
+    """Raise if a label site, or a boundary of segments, has no state left, naming the user's site."""
+    ptr = encoded.labels.ptr
     impossible = np.flatnonzero(query.n_allowed(encoded.batch)[encoded.labels.vars] == 0)
     if len(impossible):
         reason = "no label is left that the constraints allow; change the label or the constraint."
-        raise InputError(reason, what=what, **at_row(int(impossible[0]), encoded.labels.ptr))
+        raise InputError(reason, what=what, **at_row(int(impossible[0]), ptr))
+    if encoded.segments is None:
+        return
+    classes = np.arange(encoded.n_classes)
+    filled = np.diff(ptr) > 0
+    first = ptr[:-1][filled]
+    last = ptr[1:][filled] - 1
+    segments = encoded.segments
+    places = (
+        (segments.begin[filled], classes, first, "no label is left for the first segment; change it, or forbidden."),
+        (segments.end[filled], classes, last, "no label is left for the last segment; change it, or forbidden."),
+        (segments.boundary, np.arange(2), np.arange(ptr[-1]), "a segment begins and may not; change it, or repeat."),
+    )
+    for at, states, sites, reason in places:
+        impossible = np.flatnonzero(~query.allowed[at[:, None] + states].any(axis=1))
+        if len(impossible):
+            raise InputError(reason, what=what, **at_row(int(sites[impossible[0]]), ptr))

@@ -115,6 +115,11 @@ class Sites:
         return Sites(variables, offsets(sizes), shapes, self.table)
 
 
+def first_sites(ptr: Ints) -> Ints:
+    """The first site of every instance ``ptr[b] : ptr[b+1]`` that has one."""
+    return np.asarray(ptr[:-1][np.diff(ptr) > 0])
+
+
 class SegmentStates(NamedTuple):
     """First states, in the batch, of the variables that a segmentation has beside the labels of sites: ``boundary`` of
     every site, ``begin`` and ``end`` of every instance (``core.segments``)."""

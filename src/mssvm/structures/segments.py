@@ -29,7 +29,7 @@ from mssvm.structures.base import MOST_STATES, Schema, Sources, Structure, check
 from mssvm.structures.chain import Chain
 from mssvm.structures.durations import durations_of
 from mssvm.structures.encoder import Encoder
-from mssvm.structures.layout import InstanceTopology
+from mssvm.structures.layout import InstanceTopology, first_sites
 from mssvm.structures.weights import HardConstraint, KnownScores, WeightBlock
 
 LONGEST = 1 << 20
@@ -170,7 +170,7 @@ class Segments(Structure):
 
     def with_boundaries(self, labels: Labels, boundaries: Bools, encoder: Encoder) -> Labels:
         """Labels of sites with the boundaries that are known, and those that follow from the labels."""
-        boundaries[labels.ptr[:-1]] &= (False, True)
+        boundaries[first_sites(labels.ptr)] &= (False, True)
         self._find_boundaries(labels, boundaries, self._repeating(encoder.schema, encoder.vocabulary))
         return Labels(labels.observed, labels.mask, labels.ptr, boundaries)
 
@@ -207,7 +207,7 @@ class Segments(Structure):
         single = labels.single
         states = labels.states
         known = single[1:] & single[:-1]
-        known[labels.ptr[1:-1] - 1] = False  # between instances
+        known[first_sites(labels.ptr)[1:] - 1] = False  # between instances
         at = np.flatnonzero(known)
         same = states[at] == states[at + 1]
         boundaries[at[~same] + 1] &= (False, True)
