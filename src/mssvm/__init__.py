@@ -56,7 +56,7 @@ _HOMES = {
     "distributed": "mssvm.parallel.cluster",
     **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
 }
-_DOORS = {
+_MODULES = {
     "annotators": "mssvm.annotators",
     "conformal": "mssvm.conformal",
     "data": "mssvm.data",
@@ -120,8 +120,8 @@ def __getattr__(name: str) -> Any:
             return version("mssvm")
         except PackageNotFoundError:
             return "unknown"
-    if name in _DOORS:
-        value = import_module(_DOORS[name])
+    if name in _MODULES:
+        value = import_module(_MODULES[name])
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:

@@ -14,5 +14,6 @@ AnyArray = npt.NDArray[Any]
 
 
 def sum_by(group: AnyArray, values: AnyArray, n: int) -> Floats:
-    """(n,): the sum of the ``values`` of each group; ``group`` has their groups, 0 .. n-1. Added in the given order."""
+    """The sums of ``values`` by group, (n,): ``group`` has the group, 0 .. n-1, of every value. They are added in
+    order."""
     return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)

@@ -32,8 +32,8 @@ _NO_MEMORY = -2
 _REMEDY = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
 
 _BYTE: Any = ctypes.c_char
-_NOTHING = ctypes.create_string_buffer(64)
-_NOWHERE = ctypes.addressof(_NOTHING)  # passed for arrays without elements, since null pointers are refused
+_EMPTY_ARRAY = ctypes.create_string_buffer(64)
+_EMPTY_ADDRESS = ctypes.addressof(_EMPTY_ARRAY)  # passed for arrays without elements: null pointers are refused
 
 
 class ArrayKind:
@@ -52,7 +52,7 @@ class ArrayKind:
             raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {value.dtype} array.")
         size = value.size
         if not size:
-            return _NOWHERE, 0
+            return _EMPTY_ADDRESS, 0
         try:  # refuses what is not contiguous or not writeable; four times as fast as value.ctypes.data
             return ctypes.addressof(_BYTE.from_buffer(value)), size
         except TypeError:

@@ -128,7 +128,8 @@ class Topology:
 
 
 def size_in_cache(topology: Topology, *roles: object) -> int:
-    """Size of a cached result by its topology, the function's first argument: variables, factors, and 64 per entry."""
+    """Size, for a cache, of what a function computes from a topology: its variables and factors, and 64 for the
+    entry."""
     return 64 + topology.n_vars + topology.n_factors
 
 
@@ -144,7 +145,7 @@ def _one_array(parts: list[Ints]) -> Ints:
 
 
 def _compact(values: Ints) -> Ints:
-    """The values; equal ones as one number that is repeated without memory (and cannot be written)."""
+    """The values; if all are equal, a read-only array that stores the number once."""
     if len(values) < 2 or np.any(values != values[0]):
         return values
     return np.broadcast_to(values[0], len(values))

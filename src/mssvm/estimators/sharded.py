@@ -112,14 +112,14 @@ class Answers:
 
     estimator: StructuredEstimator
 
-    def _ask(self, decode: str | None) -> Callable[[Dataset], Any]:
-        return partial(ask, self.estimator, decode)
+    def _predictor(self, decode: str | None) -> Callable[[Dataset], Any]:
+        return partial(predict_part, self.estimator, decode)
 
     def predict(self, data: ShardedDataset, decode: str | None, output: str | Path | None) -> Any:
         """Labels of all shards in order, or the names of the files that have them."""
         if output is not None:
-            return answers.to_files(current(), data, self._ask(decode), output)
-        labels = answers.each_shard(current(), data, answers.predicted, self._ask(decode))
+            return answers.to_files(current(), data, self._predictor(decode), output)
+        labels = answers.each_shard(current(), data, answers.predicted, self._predictor(decode))
         return list(chain.from_iterable(labels))
 
     def compared(self, data: ShardedDataset, decode: str | None) -> tuple[LabelVocabulary, Labels, Labels]:
@@ -127,7 +127,7 @@ class Answers:
         shapes: list[tuple[int, ...]] = []
         given: list[Any] = []
         predicted: list[Any] = []
-        for shard in answers.each_shard(current(), data, answers.compared, self._ask(decode)):
+        for shard in answers.each_shard(current(), data, answers.compared, self._predictor(decode)):
             shard_shapes, shard_given, shard_predicted = shard
             shapes += shard_shapes
             given += shard_given
@@ -141,7 +141,7 @@ class Answers:
         return agreement(predicted.states, given, np.ones(len(given.ptr) - 1))
 
 
-def ask(estimator: StructuredEstimator, decode: str | None, part: Dataset) -> Any:
+def predict_part(estimator: StructuredEstimator, decode: str | None, part: Dataset) -> Any:
     """Predicted labels of a part of a shard."""
     return estimator.predict(part.X, decode=decode, hidden_sites=part.hidden)
 

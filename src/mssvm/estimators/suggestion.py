@@ -57,23 +57,23 @@ def feature_lengths(encoded: Encoded) -> Floats:
     return np.sqrt(squares[encoded.batch.unary_ptr[encoded.labels.vars]])
 
 
-def doubt(p: Floats, lengths: Floats) -> Floats:
+def by_entropy(p: Floats, lengths: Floats) -> Floats:
     return entropy(p)
 
 
-def margin(p: Floats, lengths: Floats) -> Floats:
+def by_margin(p: Floats, lengths: Floats) -> Floats:
     if p.shape[1] < 2:
         return np.zeros(len(p))
     top = np.partition(p, -2, axis=1)
     return np.asarray(1.0 - (top[:, -1] - top[:, -2]))
 
 
-def change(p: Floats, lengths: Floats) -> Floats:
+def by_change(p: Floats, lengths: Floats) -> Floats:
     # |e_y - p|_1 = 2 (1 - p(y))
     return np.asarray(2.0 * (p * (1.0 - p)).sum(axis=1) * lengths)
 
 
-GAINS: dict[str, Callable[[Floats, Floats], Floats]] = {"entropy": doubt, "margin": margin, "change": change}
+GAINS: dict[str, Callable[[Floats, Floats], Floats]] = {"entropy": by_entropy, "margin": by_margin, "change": by_change}
 
 
 @dataclass(frozen=True, eq=False)

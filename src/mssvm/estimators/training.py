@@ -111,7 +111,7 @@ class Training:
             self.n_starts = n_starts(init, self.problem, hidden, plan.n_init)
             best, figures = self._best_start(init, hidden)
             if figures["worse"]:
-                best, figures = self._again(best, figures, hidden)
+                best, figures = self._retrained(best, figures, hidden)
         return self.whole(best.w), best, figures
 
     @contextmanager
@@ -145,7 +145,7 @@ class Training:
         best = best_of(solutions)
         return best, summary(self, best, objectives)
 
-    def _again(self, first: Solution, figures: dict[str, Any], hidden: Bools) -> tuple[Solution, dict[str, Any]]:
+    def _retrained(self, first: Solution, figures: dict[str, Any], hidden: Bools) -> tuple[Solution, dict[str, Any]]:
         """Train a second time if the first model predicts its training labels worse than a simpler rule: with careful
         inference if it propagated, from another random start if there are hidden variables. The better of the two
         models is returned."""

@@ -144,9 +144,10 @@ def member_curves(members: Sequence[str], x: Sequence[float], y: Callable[[str],
 
 def comparisons(cells: Mapping[str, Iterable[Params]], of: Callable[[Params], list[Differences]]) -> Comparisons:
     """The differences that ``of`` computes for every cell, by reading."""
-    return {
-        reading: [differences for cell in own_cells for differences in of(cell)] for reading, own_cells in cells.items()
-    }
+    by_reading: Comparisons = {}
+    for reading, own_cells in cells.items():
+        by_reading[reading] = [differences for cell in own_cells for differences in of(cell)]
+    return by_reading
 
 
 def claim(

@@ -45,7 +45,7 @@ class Comparison:
     n_folds: int
     trials: Sequence[FoldScore]
     pooled: Mapping[str, Scores]
-    space: LabelVocabulary
+    vocabulary: LabelVocabulary
     truth: Labels
     states: Mapping[str, Ints]
     certainty: Floats = field(repr=False)
@@ -76,10 +76,10 @@ def compare(
     first = next(iter(estimators.values()))
     shapes = data.shapes
     with data.places():
-        space = LabelVocabulary.learn(
+        vocabulary = LabelVocabulary.learn(
             data.labels, first.structure.depth, first.classes, first.missing_label, places=True
         )
-        truth = space.encode(data.labels, shapes)
+        truth = vocabulary.encode(data.labels, shapes)
     states = {name: np.zeros(len(truth.observed), dtype=np.int64) for name in estimators}
     certainty = np.zeros(len(truth.observed))
     folds = list(KFold(n_folds, shuffle=True, random_state=seed).split(np.zeros(len(data))))
@@ -94,12 +94,12 @@ def compare(
             train = data.select(np.sort(shuffled[: max(round(share * len(shuffled)), 1)]))
             for name, estimator in estimators.items():
                 if len(trials) < len(estimators):
-                    _warm_up(estimator, train, space)
+                    _warm_up(estimator, train, vocabulary)
                 began = monotonic()
-                model = _fit(estimator, train, space)
+                model = _fit(estimator, train, vocabulary)
                 seconds = monotonic() - began
-                predicted = _states(model, data.select(outside), space)
-                scores = evaluate(space, truth.select(outside), predicted)
+                predicted = _states(model, data.select(outside), vocabulary)
+                scores = evaluate(vocabulary, truth.select(outside), predicted)
                 objectives = np.array(model.history_["objective"])
                 outcome = (model.status_, model.training_.get("nothing_learned", ""))
                 trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, *outcome))
@@ -108,26 +108,26 @@ def compare(
                     if estimator is first:
                         certainty[sites] = _certainty(model, data.select(outside))
                 progress(len(trials), n_all)
-    pooled = {name: evaluate(space, truth, predicted) for name, predicted in states.items()}
-    return Comparison(tuple(estimators), n_folds, trials, pooled, space, truth, states, certainty)
+    pooled = {name: evaluate(vocabulary, truth, predicted) for name, predicted in states.items()}
+    return Comparison(tuple(estimators), n_folds, trials, pooled, vocabulary, truth, states, certainty)
 
 
-def _fit(estimator: Any, train: Dataset, space: LabelVocabulary, **hooks: Any) -> Any:
+def _fit(estimator: Any, train: Dataset, vocabulary: LabelVocabulary, **hooks: Any) -> Any:
     with train.places():
-        return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **hooks)
+        return clone(estimator).set_params(classes=vocabulary.classes).fit(train.X, train.labels, **hooks)
 
 
-def _warm_up(estimator: Any, train: Dataset, space: LabelVocabulary) -> None:
+def _warm_up(estimator: Any, train: Dataset, vocabulary: LabelVocabulary) -> None:
     """Train for one iteration, so that imports at first use do not count as training time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training itself will say the same
-        _fit(estimator, train, space, callback=lambda row, w: True)
+        _fit(estimator, train, vocabulary, callback=lambda row, w: True)
 
 
-def _states(model: Any, test: Dataset, space: LabelVocabulary) -> Ints:
+def _states(model: Any, test: Dataset, vocabulary: LabelVocabulary) -> Ints:
     with test.places():
         predicted = model.predict(test.X, hidden_sites=test.hidden)
-    return space.encode(predicted, test.shapes).states
+    return vocabulary.encode(predicted, test.shapes).states
 
 
 def _certainty(model: Any, test: Dataset) -> Floats:

@@ -103,16 +103,8 @@ def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: 
     """Write ``results.json`` (every table and claim) and ``report.html``; each replaces its predecessor in one step."""
     tree: dict[str, Any] = {
         "settings": _plain(protocol),
-        "experiments": {
-            f.name: {
-                "trials": len(f.trials),
-                "tables": [asdict(i) | {"strong": sorted(i.strong)} for i in f.section.items if isinstance(i, Table)],
-                "claims": [asdict(c) for c in f.section.claims],
-                "ran": _ran(f.trials),
-            }
-            for f in finished
-        },
-        "times": {"wall": round(seconds, 1), **{f.name: round(sum(t.seconds for t in f.trials), 1) for f in finished}},
+        "experiments": {one.name: _as_json(one) for one in finished},
+        "times": {"wall": round(seconds, 1)} | {one.name: _seconds(one.trials) for one in finished},
     }
     _replace(out / "results.json", json.dumps(tree, indent=1, sort_keys=True))
     lead = (
@@ -130,6 +122,21 @@ def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: 
     settings = _settings(protocol, finished)
     title = "Marginal structured SVM: the paper, reproduced"
     _replace(out / "report.html", page(title, lead, _facts(tree), sections, settings))
+
+
+def _as_json(one: Finished) -> dict[str, Any]:
+    """One experiment's tables and claims as JSON values."""
+    tables = [item for item in one.section.items if isinstance(item, Table)]
+    return {
+        "trials": len(one.trials),
+        "tables": [asdict(table) | {"strong": sorted(table.strong)} for table in tables],
+        "claims": [asdict(claim) for claim in one.section.claims],
+        "ran": _ran(one.trials),
+    }
+
+
+def _seconds(trials: Sequence[Trial]) -> float:
+    return round(sum(trial.seconds for trial in trials), 1)
 
 
 def _summary(protocol: Protocol, finished: Sequence[Finished]) -> list[Section]:

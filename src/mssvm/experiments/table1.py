@@ -33,9 +33,10 @@ def run(protocol: Protocol, params: Params) -> Result:
         return {m: _tuned(protocol, arena, *_member(m)) for m in settings["tuned_members"]}
     if params["part"] == "by C":
         arenas = {f"{C:g}": replace(arena, C=C) for C in settings["tuned_C"]}
-        return {
-            m: {C: _score(protocol, one, *_member(m)) for C, one in arenas.items()} for m in settings["tuned_members"]
-        }
+        scores: Result = {}
+        for letter in settings["tuned_members"]:
+            scores[letter] = {C: _score(protocol, one, *_member(letter)) for C, one in arenas.items()}
+        return scores
     pairs = cross(eps_y=settings["eps_y"], eps_h=settings["eps_h"])
     result: Result = {_cell(*pair.values()): _score(protocol, arena, UnifiedSSVM, pair) for pair in pairs}
     return result | {"HCRF": _score(protocol, arena, "H", {})}

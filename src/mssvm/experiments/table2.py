@@ -110,7 +110,9 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     graphs = settings["solvers"]
     value = member_accuracy("L")
     bases = {r: cross(reading=[r], graph=graphs) for r in settings["readings"]}
-    cells = {r: [w | {"solver": s} for w in found for s in graphs[w["graph"]]] for r, found in bases.items()}
+    cells: dict[str, list[Params]] = {}
+    for reading, base in bases.items():
+        cells[reading] = [where | {"solver": solver} for where in base for solver in graphs[where["graph"]]]
 
     def above(other: str) -> Comparisons:
         return comparisons(cells, lambda w: trials.gaps(f"{w['graph']}, {w['solver']}, ", [("M", other)], **w))

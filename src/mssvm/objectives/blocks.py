@@ -25,7 +25,7 @@ from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sample import Sample
 
 BLOCK_STATES = 1 << 17
-MAX_UNCUT_BLOCKS = 2  # a sample of up to this many blocks is not cut: the engine spreads it over its threads itself
+MAX_UNCUT_BLOCKS = 2  # a sample no larger than this number of blocks is not cut: the engine's threads share it
 
 
 def block_ptr(ends: Ints, model: Model[Any], engine: Engine, least: int = 0) -> Ints:

@@ -2,10 +2,10 @@
 
     u = gradient of sum_i c_i minus_i at w_t,    w_{t+1} = argmin_w R(w) + sum_i c_i plus_i(w) - u.w
 
-The tangent is below the subtracted part, so a lower inner objective is a lower true one. A result that is not lower
-is discarded: the objective never rises, whatever the inner solver does. An inner solver that knows its gap stops as
-soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``; a quarter of that
-tolerance is tried once before the outer loop ends.
+The tangent is below the subtracted part, so a lower inner objective is a lower true one. A result that does not lower
+the objective is discarded: the objective never rises, whatever the inner solver does. An inner solver that knows its
+gap stops as soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``; a
+quarter of that tolerance is tried once before the outer loop ends.
 """
 
 from __future__ import annotations

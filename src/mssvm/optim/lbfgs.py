@@ -42,12 +42,13 @@ SUFFICIENT_DECREASE = 1e-4
 SUFFICIENT_FLATTENING = 0.9
 MAX_TRIALS = 20  # trials of a line search
 # The same where inference is approximate. Messages keep converging, so the objective at the same weights changes
-# between evaluations, and a value that no short step lowers may be out of date. A rise of this share of the objective
-# is no rise, and a step far beyond the last two is not tried: it would leave messages from which no short one recovers.
+# between evaluations, and a value that no short step lowers may be out of date.
 APPROXIMATE_TRIALS = 6
 APPROXIMATE_PERIOD = 6
-APPROXIMATE_RISE = 1e-3
-LONGEST_STEP = 3.0  # longest first trial, as a multiple of the longer of the last two steps
+APPROXIMATE_RISE = 1e-3  # a point that is higher by at most this share of the objective counts as no higher
+# Longest first trial, as a multiple of the longer of the last two steps: after a longer one, messages are so far from
+# those of the weights before that shorter trials start from wrong messages, too.
+LONGEST_STEP = 3.0
 CERTIFIED_STEP = 1e-3  # the first step of a certified stage, as a share of the weights it starts from
 GAP_SHARE = 0.5  # a gap proven by the slope alone is small enough at this share of the tolerance
 MIN_CURVATURE = 1e-10  # least s.y / y.y of a stored pair
@@ -184,7 +185,7 @@ class LBFGS(Solver[LBFGSState]):
         exact = run.tally.exact
         limits = SearchLimits()
         if not exact:
-            # Of certified values none is too low, so that a rise is one.
+            # Certified values are never too low, so that a higher value is a real rise.
             rise = 0.0 if _certified(run.problem) else min(self.tolerance, APPROXIMATE_RISE)
             limits = SearchLimits(APPROXIMATE_TRIALS, rise, state.lengths)
         point = line_search(run.regulariser, evaluate, state.w, state.value, slope, state.pairs, limits)

@@ -73,7 +73,7 @@ class Solution:
 
 
 def followed_by(first: Solution, second: Solution) -> Solution:
-    """The second of two runs, of which it continued the first, with the trace of both."""
+    """The solution of a run that continued an earlier one, with the trace of both."""
     if not first.trace:
         return second
     last = first.trace[-1]

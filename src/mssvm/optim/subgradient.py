@@ -285,7 +285,8 @@ class Subgradient(Solver[SubgradientState]):
         return left * g / np.sqrt(np.where(square > 0, square, 1.0))
 
     def tightened(self, tolerance: float) -> Self:
-        """The best iterate rather than the last: this solver has no gap to bound."""
+        """This solver, set to return the best iterate instead of the last; it knows no gap that ``tolerance`` could
+        bound."""
         return replace(self, keep_last=False)
 
 

@@ -38,7 +38,7 @@ except ImportError:
     raise MissingExtraError('clusters need Dask; run pip install "mssvm[dask]".') from None
 
 T = TypeVar("T")
-LOSSES = (CancelledError, OSError)  # raised by Dask when data or connections are lost; time-outs are OSErrors
+LOST_DATA = (CancelledError, OSError)  # raised by Dask when data or connections are lost; time-outs are OSErrors
 FAN_IN = 8  # lists of partial sums that one task of the reduction joins
 TRIES = 5  # attempts at one evaluation when data are lost with a worker
 WAIT = 30.0  # seconds to wait for a worker when none is left
@@ -155,7 +155,7 @@ class Cluster:
                 reason = f"workers were lost, one after the other, on {blame(str(error.task))}"
                 hint = "most likely they were out of memory: cut it into smaller shards, or give workers more"
                 raise ClusterError(f"{reason}; {hint}.") from None
-            except LOSSES as error:
+            except LOST_DATA as error:
                 if self.client.status != "running":
                     reason = f"the cluster's scheduler was lost ({type(error).__name__}); checkpoints are kept"
                     raise ClusterError(f"{reason}: start it again and go on from there (--resume).") from None

@@ -133,7 +133,7 @@ def strips(comparison: Comparison, data: Dataset) -> list[Text | Table | Figure]
         for name in comparison.methods:
             drawings.append(label_picture(name, _labels(comparison.states[name][sites], shape)))
         doubt = _sized(1.0 - comparison.certainty[sites].reshape(shape))
-        drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / comparison.space.n_classes))
+        drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / comparison.vocabulary.n_classes))
         out.append(Figure(data.place(b), [strip(data.place(b), drawings)], columns=1))
     note = (
         "Predictions are by models that did not see the picture. Uncertainty is 1 - max p of "
@@ -168,7 +168,7 @@ def lead(comparison: Comparison, data: Dataset) -> str:
     sites = len(comparison.truth.observed)
     return (
         f"{methods} on {data.name}: {len(data)} instances with {sites} sites, {labelled} of them labelled, "
-        f"{comparison.space.n_classes} classes. Every method was trained and judged on the same "
+        f"{comparison.vocabulary.n_classes} classes. Every method was trained and judged on the same "
         f"{comparison.n_folds} folds."
     )
 

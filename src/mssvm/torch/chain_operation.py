@@ -32,11 +32,12 @@ class ChainSettings:
     missing: int = -100
 
 
-Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+# Values, derivatives by the scores of sites and of links, and errors, as in ``Answer`` of ``engines.torch.padded``.
+ChainAnswer = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 """Values of the chains; their derivatives in the scores of sites and, for each chain, of links; and ``PROBLEMS``."""
 
 
-def power_sums(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> Found:
+def power_sums(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> ChainAnswer:
     """Values of the chains, differentiable, with their derivatives.
 
     Calling the operation through PyTorch's registry takes a third of a millisecond longer, so only ``torch.compile``
@@ -44,11 +45,11 @@ def power_sums(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings)
     """
     given = (scores.node, scores.edge, scores.lengths, sites.labels, sites.candidates, sites.site_weight)
     if torch.compiler.is_compiling():
-        compiled: Found = chain_power_sums(*given, *_listed(settings))
+        compiled: ChainAnswer = chain_power_sums(*given, *_listed(settings))
         return compiled
     if not torch.is_grad_enabled():
         return _infer(scores, sites, settings)
-    found: Found = _PowerSums.apply(*given, settings)
+    found: ChainAnswer = _PowerSums.apply(*given, settings)
     return found
 
 
@@ -63,7 +64,7 @@ def _listed(settings: ChainSettings) -> tuple[float, float, int, float, bool, in
     )
 
 
-def _infer(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> Found:
+def _infer(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> ChainAnswer:
     node = scores.node
     if not engine.available(node.device):
         return _on_host(scores, sites, settings)
@@ -156,16 +157,16 @@ def _backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> Any:
 torch.library.register_autograd("mssvm::chain_power_sums", _backward, setup_context=_save)
 
 
-def _on_host(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> Found:
+def _on_host(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> ChainAnswer:
     """The power sums on the host, by the general path of the layer, which raises errors at once."""
     layer = _host_layer(settings)
     laid = layer.lay_out({"node": scores.node, "edge": scores.edge}, scores.lengths)
     y = sites.labels if sites.candidates is None else sites.candidates
     if settings.sides == 2:
-        question = layer.objective(laid, y, sites.site_weight)
+        value_function = layer.objective(laid, y, sites.site_weight)
     else:
-        question = layer.question(laid, y, settings.eps_y, settings.eps_h)
-    value, mu = question(potentials(laid.unary, laid.tables))
+        value_function = layer.value_function(laid, y, settings.eps_y, settings.eps_h)
+    value, mu = value_function(potentials(laid.unary, laid.tables))
     checked(value)
     unary, tables = marginals_on(scores.node, mu)
     classes = scores.node.shape[-1]

@@ -16,7 +16,8 @@ from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials, Parts
 from mssvm.torch.layouts import ScoreLayout
 from mssvm.torch.scores import LaidOut
 
-Question = Callable[[Potentials], tuple[Floats, Marginals]]
+# Values of all instances and their marginals, as a function of the potentials.
+ValueFunction = Callable[[Potentials], tuple[Floats, Marginals]]
 """Inference bound to a batch and a query: potentials to the value of every instance and its gradient."""
 STEP = 1e-4  # relative, of the difference quotient along theta in the gradient of an entropy
 
@@ -40,15 +41,15 @@ def marginals_on(like: torch.Tensor, mu: Marginals) -> tuple[torch.Tensor, torch
     return on(like, mu.unary), on(like, mu.tables)
 
 
-def evaluate(question: Question, laid: LaidOut) -> torch.Tensor:
+def evaluate(value_function: ValueFunction, laid: LaidOut) -> torch.Tensor:
     """The values of every instance, differentiable in the scores."""
-    value: torch.Tensor = _Value.apply(laid.unary, laid.tables, question, laid.layout)[0]
+    value: torch.Tensor = _Value.apply(laid.unary, laid.tables, value_function, laid.layout)[0]
     return value
 
 
-def entropy(question: Question, laid: LaidOut) -> torch.Tensor:
-    """log Z - <theta, mu> of every instance, for a question at temperature one in double precision."""
-    value: torch.Tensor = _Entropy.apply(laid.unary, laid.tables, question, laid.layout)
+def entropy(value_function: ValueFunction, laid: LaidOut) -> torch.Tensor:
+    """log Z - <theta, mu> of every instance, for a value_function at temperature one in double precision."""
+    value: torch.Tensor = _Entropy.apply(laid.unary, laid.tables, value_function, laid.layout)
     return value
 
 
@@ -76,7 +77,7 @@ def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
 
 
 class _Once(torch.autograd.Function):
-    """Copies of the first ``n`` tensors, which are gradients in the others and cannot be differentiated again."""
+    """Copies of the first ``n`` tensors, which depend on the others; differentiating the copies raises an error."""
 
     @staticmethod
     def forward(n: int, *tensors: torch.Tensor) -> Any:
@@ -101,8 +102,8 @@ def differentiated_once(found: tuple[torch.Tensor, ...], *scores: torch.Tensor) 
 
 class _Value(torch.autograd.Function):
     @staticmethod
-    def forward(unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
-        value, mu = question(potentials(unary, tables))
+    def forward(unary: torch.Tensor, tables: torch.Tensor, value_function: ValueFunction, layout: ScoreLayout) -> Any:
+        value, mu = value_function(potentials(unary, tables))
         return on(unary, checked(value)), *marginals_on(unary, mu)
 
     @staticmethod
@@ -123,9 +124,9 @@ class _Entropy(torch.autograd.Function):
     """d/dtheta (log Z - <theta, mu>) = -(d mu / d theta) theta, a derivative of mu along theta itself."""
 
     @staticmethod
-    def forward(unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
+    def forward(unary: torch.Tensor, tables: torch.Tensor, value_function: ValueFunction, layout: ScoreLayout) -> Any:
         theta = unary.to(torch.float64), tables.to(torch.float64)
-        found, mu = question(potentials(*theta))
+        found, mu = value_function(potentials(*theta))
         value = on(theta[0], checked(found))
         source = layout.index("mu_source", unary.device)
         owners = ("state_owner", "mu_owner")
@@ -136,7 +137,7 @@ class _Entropy(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.question, ctx.layout = inputs[2:]
+        ctx.value_function, ctx.layout = inputs[2:]
         ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
@@ -146,8 +147,8 @@ class _Entropy(torch.autograd.Function):
             theta = tuple(part.to(torch.float64) for part in scores)
             stretched = potentials((1 + STEP) * theta[0], (1 + STEP) * theta[1])
             shrunk = potentials((1 - STEP) * theta[0], (1 - STEP) * theta[1])
-            above = marginals_on(theta[0], ctx.question(stretched)[1])
-            below = marginals_on(theta[0], ctx.question(shrunk)[1])
+            above = marginals_on(theta[0], ctx.value_function(stretched)[1])
+            below = marginals_on(theta[0], ctx.value_function(shrunk)[1])
             change_unary = (below[0] - above[0]) / (2 * STEP)
             change_tables = (below[1] - above[1]) / (2 * STEP)
             unary, tables = _weighted(ctx.layout, grad.to(torch.float64), (change_unary, change_tables))

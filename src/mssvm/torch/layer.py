@@ -31,9 +31,9 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import Unified
 from mssvm.structures import Segments, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
-from mssvm.torch.chain_operation import ChainSettings, Found, power_sums
+from mssvm.torch.chain_operation import ChainAnswer, ChainSettings, power_sums
 from mssvm.torch.constraints import Constraints
-from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
+from mssvm.torch.functions import ValueFunction, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
 from mssvm.torch.lengths import lengths_of
 from mssvm.torch.padded import PaddedScores, may_be_padded_chains, padded_chains, site_labels
@@ -156,7 +156,7 @@ class StructuredLoss(torch.nn.Module):
 
     def _of_tensors(
         self, scores: Scores, given: Any, shape: Mapping[str, Any], settings: ChainSettings, site_weight: Any = None
-    ) -> tuple[PaddedScores, Found] | None:
+    ) -> tuple[PaddedScores, ChainAnswer] | None:
         """Scores of padded chains, and their power sums with derivatives; None if they have to take the general
         path."""
         if shape.get("graphs") is not None:
@@ -177,7 +177,7 @@ class StructuredLoss(torch.nn.Module):
         self._reports.add(found[3])
         return chains, found
 
-    def _asked(self, eps_y: float, eps_h: float) -> ChainSettings:
+    def _settings_without_loss(self, eps_y: float, eps_h: float) -> ChainSettings:
         return ChainSettings(eps_y, eps_h, missing=self.missing_label)
 
     def check(self) -> None:
@@ -199,7 +199,7 @@ class StructuredLoss(torch.nn.Module):
         laid = self.lay_out(scores, lengths, graphs, mask)
         return evaluate(self.objective(laid, y, site_weight), laid)
 
-    def objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
+    def objective(self, laid: LaidOut, y: Any, site_weight: Any) -> ValueFunction:
         """U+ - U- and its gradient, for labels ``y``, as a function of the potentials."""
         planner = self._planner(laid, training=True)
         unified = Unified(self.eps_y, self.eps_h, self.loss)
@@ -209,12 +209,12 @@ class StructuredLoss(torch.nn.Module):
         sample, delta = found or self._sample(laid, y, site_weight)
         parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
 
-        def question(theta: Potentials) -> tuple[Floats, Marginals]:
+        def value_function(theta: Potentials) -> tuple[Floats, Marginals]:
             found = parts.difference(theta)
             checked(found.minus)
             return found.plus - found.minus, found.mu
 
-        return question
+        return value_function
 
     def _sample(self, laid: LaidOut, y: Any, site_weight: Any) -> tuple[Sample, Potentials]:
         labels = self._labels(laid, y, "y")
@@ -232,14 +232,14 @@ class StructuredLoss(torch.nn.Module):
         >>> float(layer.log_partition(scores)) > 3.0, layer.log_partition(scores, given=torch.tensor([[0, 1]])).tolist()
         (True, [3.0])
         """
-        found = self._of_tensors(scores, given, shape, self._asked(1.0, 1.0))
+        found = self._of_tensors(scores, given, shape, self._settings_without_loss(1.0, 1.0))
         return self._log_partition_of_layout(scores, given, shape) if found is None else found[1][0]
 
     @torch.compiler.disable
     @names_scores
     def _log_partition_of_layout(self, scores: Scores, given: Any, shape: Any) -> torch.Tensor:
-        laid, question = self._at_one(scores, given, shape)
-        return evaluate(question, laid)
+        laid, value_function = self._at_one(scores, given, shape)
+        return evaluate(value_function, laid)
 
     @torch.compiler.disable
     @names_scores
@@ -249,8 +249,8 @@ class StructuredLoss(torch.nn.Module):
         >>> bool(layer.entropy(scores) > 0)
         True
         """
-        laid, question = self._at_one(scores, given, shape, precision="double")
-        return entropy(question, laid)
+        laid, value_function = self._at_one(scores, given, shape, precision="double")
+        return entropy(value_function, laid)
 
     @torch.no_grad()
     def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
@@ -259,14 +259,14 @@ class StructuredLoss(torch.nn.Module):
         >>> layer.marginals(scores).sum(-1).tolist()
         [[1.0, 1.0]]
         """
-        found = self._of_tensors(scores, given, shape, self._asked(1.0, 1.0))
+        found = self._of_tensors(scores, given, shape, self._settings_without_loss(1.0, 1.0))
         return self._marginals_of_layout(scores, given, shape) if found is None else found[1][1]
 
     @torch.compiler.disable
     @names_scores
     def _marginals_of_layout(self, scores: Scores, given: Any, shape: Any) -> Any:
-        laid, question = self._at_one(scores, given, shape)
-        value, mu = question(potentials(laid.unary, laid.tables))
+        laid, value_function = self._at_one(scores, given, shape)
+        value, mu = value_function(potentials(laid.unary, laid.tables))
         checked(value)
         return laid.back(on(laid.unary, laid.layout.encoded.over_sites(mu.unary)), 0.0)
 
@@ -277,7 +277,7 @@ class StructuredLoss(torch.nn.Module):
         >>> layer.decode(scores).tolist()
         [[0, 1]]
         """
-        found = self._of_tensors(scores, given, shape, self._asked(0.0, self.eps_h))
+        found = self._of_tensors(scores, given, shape, self._settings_without_loss(0.0, self.eps_h))
         if found is None:
             return self._decode_of_layout(scores, given, shape)
         chains, (_, best, *_) = found
@@ -426,20 +426,24 @@ class StructuredLoss(torch.nn.Module):
         key = planner.inference, planner.engine, eps_y, eps_h
         return layout.bounds.get(key, lambda _: plan.bind(query, eps_y, eps_h))
 
-    def _at_one(self, scores: Scores, given: Any, shape: Any, precision: str | None = None) -> tuple[LaidOut, Question]:
+    def _at_one(
+        self, scores: Scores, given: Any, shape: Any, precision: str | None = None
+    ) -> tuple[LaidOut, ValueFunction]:
         """Scores laid out, and inference for them at temperature one."""
         laid = self.lay_out(scores, **shape)
-        return laid, self.question(laid, given, 1.0, 1.0, precision)
+        return laid, self.value_function(laid, given, 1.0, 1.0, precision)
 
-    def question(self, laid: LaidOut, given: Any, eps_y: float, eps_h: float, precision: str | None = None) -> Question:
+    def value_function(
+        self, laid: LaidOut, given: Any, eps_y: float, eps_h: float, precision: str | None = None
+    ) -> ValueFunction:
         """The power sum over all labellings that agree with ``given``, and its gradient."""
         bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), eps_y, eps_h)
 
-        def question(theta: Potentials) -> tuple[Floats, Marginals]:
+        def value_function(theta: Potentials) -> tuple[Floats, Marginals]:
             belief = bound(theta)
             return belief.value, belief.mu
 
-        return question
+        return value_function
 
     def _request(self, laid: LaidOut, given: Any) -> PredictionRequest:
         """The scores as a model without weights: a request that estimators can answer."""

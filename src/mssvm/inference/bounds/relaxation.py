@@ -196,7 +196,7 @@ class Relaxation:
         return self.run()
 
     def _smoothing_stages(self, warm_start: bool) -> tuple[float, ...]:
-        """The lowest temperatures of the successive minimisations; the last alone if one is to be continued."""
+        """The lowest temperatures of the successive minimisations; the last of them alone after a warm start."""
         if not (self.tau[self.split] == 0.0).any():
             return (0.0,)
         return SMOOTHING[-1:] if warm_start else SMOOTHING

@@ -25,9 +25,9 @@ SETTLED = 1e-4  # probabilities have converged when a sweep changes none by more
 
 
 @dataclass(eq=False)
-class Kept:
-    """The state from which the next call continues: the product ``q`` (None: there was no call), and whether any answer
-    of the last call was ``exact``; if none was, later calls do not compute exact answers."""
+class AscentState:
+    """The state from which the next call of mean field continues: the product ``q`` (None: there was no call), and
+    whether any answer of the last call was ``exact``; if none was, later calls do not compute exact answers."""
 
     q: Floats | None = None
     exact: bool = True
@@ -40,7 +40,7 @@ class CertifiedPlan:
 
     plan: Plan
     batch: Batch
-    kept: Kept = field(default_factory=Kept, repr=False)
+    state: AscentState = field(default_factory=AscentState, repr=False)
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         return self.plan.bind(query, eps_y, eps_h, instances)
@@ -51,22 +51,22 @@ class CertifiedPlan:
 
     def _ascent(self, query: Query) -> MeanField:
         """Mean field for a query; its colours are found once for all temperatures."""
-        kept = self.kept
-        if kept.ascent is None or kept.ascent.query is not query:
-            kept.ascent = MeanField(self.batch, query)
-        return kept.ascent
+        state = self.state
+        if state.ascent is None or state.ascent.query is not query:
+            state.ascent = MeanField(self.batch, query)
+        return state.ascent
 
     def memory(self) -> dict[str, Floats]:
         arrays = self.plan.memory() if isinstance(self.plan, Remembering) else {}
-        if self.kept.q is None:
+        if self.state.q is None:
             return arrays
-        return arrays | {"mean-field": self.kept.q, "mean-field-exact": np.array([float(self.kept.exact)])}
+        return arrays | {"mean-field": self.state.q, "mean-field-exact": np.array([float(self.state.exact)])}
 
     def recall(self, name: str, messages: Floats) -> None:
         if name == "mean-field":
-            self.kept.q = messages.copy()
+            self.state.q = messages.copy()
         elif name == "mean-field-exact":
-            self.kept.exact = bool(messages[0])
+            self.state.exact = bool(messages[0])
         elif isinstance(self.plan, Remembering):
             self.plan.recall(name, messages)
 
@@ -85,20 +85,20 @@ class LowerBound:
     eps_h: float
 
     def __call__(self, theta: Potentials) -> Belief:
-        kept = self.plan.kept
+        state = self.plan.state
         exactly: Belief | None = None
         sweeps = WARM_SWEEPS
-        if kept.q is None or kept.exact:
+        if state.q is None or state.exact:
             exactly = self.upper(theta)
-            kept.exact = bool(exactly.status.exact.any())
+            state.exact = bool(exactly.status.exact.any())
             if exactly.status.exact.all():
                 return exactly
-            if kept.q is None:
-                kept.q = self.ascent.start(exactly.mu)
+            if state.q is None:
+                state.q = self.ascent.start(exactly.mu)
                 sweeps = COLD_SWEEPS
-            if not kept.exact:
+            if not state.exact:
                 exactly = None  # frees its marginals
-        belief = self._climb(Potentials(theta.unary, theta.tables), kept.q, sweeps)
+        belief = self._climb(Potentials(theta.unary, theta.tables), state.q, sweeps)
         return belief if exactly is None else _with_exact(self.plan.batch, belief, exactly)
 
     def _climb(self, theta: Potentials, q: Floats, most: int) -> Belief:

@@ -55,15 +55,15 @@ class FreeRoles:
 class DecompositionPlan:
     """The bound on one batch.
 
-    ``kept`` has the messages of training, by side, number of temperatures (one or two) and instances; messages are
-    scores, which are valid at any temperatures. ``recalled`` has the messages of a checkpoint until ``run`` first needs
-    them. ``_swept`` names the messages that were swept with tables other than zero.
+    ``runs`` are the messages of training, by side, number of temperatures (one or two) and instances; messages are
+    scores, which are valid at any temperatures. ``recalled`` are the messages of a checkpoint until ``run`` first needs
+    them. ``_swept`` names the runs that were swept with tables other than zero.
     """
 
     settings: Decompose
     batch: Batch
     engine: Engine
-    kept: dict[str, ChainRun] = field(default_factory=dict, repr=False)
+    runs: dict[str, ChainRun] = field(default_factory=dict, repr=False)
     recalled: dict[str, Floats] = field(default_factory=dict, repr=False)
     _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
     _swept: set[str] = field(default_factory=set, repr=False)
@@ -92,30 +92,32 @@ class DecompositionPlan:
         return self.chains(instances, None).factor_weights()
 
     def memory(self) -> dict[str, Floats]:
-        return {name: run.state for name, run in self.kept.items() if name in self._swept}
+        return {name: run.state for name, run in self.runs.items() if name in self._swept}
 
     def recall(self, name: str, messages: Floats) -> None:
-        self.kept.pop(name, None)
+        self.runs.pop(name, None)
         self._swept.discard(name)
         self.recalled[name] = messages
 
     def run(self, task: ChainTask, side: str, theta: Potentials) -> tuple[ChainRun, bool]:
-        """The chains of a task with the messages that its side of training has, and whether theta is the first that
-        needs any: tables of zero need none."""
+        """The chains of a task with the messages of its side of training, and whether they begin without messages.
+
+        They do at the first theta whose tables are not all zero; before, messages are zero but for rounding.
+        """
         if not side:
             return task.run(), True
         name = f"{side}-{2 if task.nested else 1}-{blake2b(task.instances.tobytes(), digest_size=8).hexdigest()}"
         if name in self.recalled:
-            self.kept[name] = task.run()
-            self.kept[name].restore(self.recalled.pop(name))
+            self.runs[name] = task.run()
+            self.runs[name].restore(self.recalled.pop(name))
             self._swept.add(name)
         cold = name not in self._swept and bool(np.any(theta.tables))
         if cold:
-            self.kept.pop(name, None)  # messages of sweeps without tables are rounding errors
+            self.runs.pop(name, None)  # messages of sweeps without tables are rounding errors
             self._swept.add(name)
-        if name not in self.kept:
-            self.kept[name] = task.run()
-        return self.kept[name], cold
+        if name not in self.runs:
+            self.runs[name] = task.run()
+        return self.runs[name], cold
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> BoundQuery:
         """Every call begins without messages and sweeps until the bound has converged."""

@@ -39,7 +39,7 @@ def cut(search: OutputSearch, instances: Ints) -> None:
 
 
 def expansions(search: OutputSearch, instances: Ints) -> None:
-    """The best so far, and with ``judge_moves`` the best states by themselves, improved by expansions."""
+    """Improve the best states so far by expansions; with ``judge_moves`` also the best states of single variables."""
     call = search.call
     for b, model in _cut_models(search, instances):
         first, end = call.bound_query.batch.var_ptr[b : b + 2]
@@ -54,7 +54,7 @@ def expansions(search: OutputSearch, instances: Ints) -> None:
 
 
 def _cut_models(search: OutputSearch, instances: Ints) -> Iterator[tuple[int, CutModel]]:
-    """The instances that cuts can improve: with cycles, by pairs of variables, none of them summed."""
+    """The instances that cuts can improve: they have cycles, their factors join pairs, and no variable is summed."""
     if search.task.temperatures.eps_h > 0.0:
         return
     bound_query = search.call.bound_query

@@ -103,7 +103,7 @@ class Judge:
         if not len(loopy):
             return
         run = self.sum_given(loopy, call.y)
-        # The value stays as y was judged: beliefs of messages that were finished once are rounded once more.
+        # ``call.value`` keeps the value with which y was judged: computed again here, it could differ by rounding.
         run.beliefs(loopy, self.sums, self.q, call.mu)
         call.converged[loopy] &= run.residual[loopy] <= call.tolerance
 

@@ -4,13 +4,13 @@
     cut          a minimum cut, where no variable is summed and none has more than two states (exact if submodular)
     marginals    sum-product; its max-marginals are a candidate; mixed-product only where ``regions`` cannot run
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
-    regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
+    regions      the best states so far, with whole regions relabelled; then as sum first, from messages of the result
     cold         mixed-product from uniform messages
     damped       the same with damping
     annealed     eps_y falls from eps_h, messages carried over; then mixed-product
     joint        max-product over all variables, its outputs a candidate
     random       mixed-product from random messages
-    expansions   the best so far (with ``judge_moves`` also the best states by themselves) improved by cuts
+    expansions   the best states so far, improved by cuts; with ``judge_moves`` also those of single variables
     Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
 
 Convergence is not quality: argmax messages of mixed-product have poor fixed points; only Q tells them apart. ``judge``

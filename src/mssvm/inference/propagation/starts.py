@@ -15,7 +15,7 @@ from mssvm.inference.propagation.uniforms import uniforms
 if TYPE_CHECKING:
     from mssvm.inference.propagation.search import OutputSearch
 
-# The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
+# The lowest eps_y of annealing, relative to eps_h; mixed-product, the limit at zero, continues from there.
 COLDEST = 0.02
 ANNEALING_SWEEPS = 4  # at each temperature
 ANNEALING_DAMPING = 0.2
@@ -41,7 +41,7 @@ def sum_first(search: OutputSearch, instances: Ints) -> None:
 
 
 def regions(search: OutputSearch, instances: Ints) -> None:
-    """The best so far improved by relabelling whole regions, then as ``sum_first`` from messages of the result."""
+    """Relabel whole regions of the best states so far, then continue as ``sum_first`` from messages of the result."""
     loopy = _movable(search, instances)
     relabel = search.call.model.relabel
     if relabel is None or not len(loopy):
@@ -90,7 +90,7 @@ def annealed(search: OutputSearch, instances: Ints) -> None:
 
 
 def joint(search: OutputSearch, instances: Ints) -> None:
-    """Max-product over all variables; its outputs are a candidate."""
+    """Max-product over all variables; the outputs that it decodes are judged."""
     maxima = Temperatures.one(len(search.call.y), 0.0)
     search.follow(_warmed_up(search, instances, maxima), maxima, instances, "joint max-product")
 
@@ -110,7 +110,8 @@ def random(search: OutputSearch, instances: Ints, k: int) -> None:
 
 
 def _movable(search: OutputSearch, instances: Ints) -> Ints:
-    """The instances whose regions can be relabelled: with cycles, by pairs of variables, on an engine that can."""
+    """The instances whose regions can be relabelled: they have cycles and their factors join pairs; none if the engine
+    cannot relabel."""
     if search.call.model.relabel is None:
         return instances[:0]
     bound_query = search.call.bound_query
