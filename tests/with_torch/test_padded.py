@@ -41,7 +41,7 @@ def moved(value: Any, device: str) -> Any:
 def taken(layer: StructuredLoss, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Calls of the layer that did not take the fast path."""
     general: list[Any] = []
-    for name in ("objective", "question"):
+    for name in ("objective", "value_function"):
         monkeypatch.setattr(layer, name, lambda *a, name=name: general.append(name))
     return general
 
