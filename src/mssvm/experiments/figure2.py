@@ -200,7 +200,11 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         return 100 * (_rate("L", high, "final")(result) / _rate("L", low, "final")(result) - 1)
 
     last = f"last objective of LSSVM at {high:g} above that at {low:g}, %"
-    needs = {r: trials.compare(last, excess, lambda _: 0.0, {"reading": r}) for r in readings}
+
+    def zero(result: Mapping[str, Any]) -> float:
+        return 0.0
+
+    ends_higher = {r: trials.compare(last, excess, zero, {"reading": r}) for r in readings}
     easy = {r: [*slower("M", "H")[r], *slower("L", "H")[r]] for r in readings}
     members = settings["members"]
     text = {
@@ -213,7 +217,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     }
     return [
         *claim(protocol, "3a", text["3a"], place, slower("L", "M"), unit="steps"),
-        *claim(protocol, "3b", text["3b"], place, needs, unit="% of the objective"),
+        *claim(protocol, "3b", text["3b"], place, ends_higher, unit="% of the objective"),
         *claim(protocol, "3c", text["3c"], place, easy, unit="steps"),
         *claim(protocol, "4a", text["4a"], place, saved("paper CCCP", members), unit="log10 of calls"),
         *claim(protocol, "4b", text["4b"], place, saved("paper CCCP", "L"), unit="log10 of calls"),

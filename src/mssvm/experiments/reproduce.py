@@ -228,11 +228,12 @@ def _settings(protocol: Protocol, finished: Sequence[Finished]) -> list[Table]:
         for name, spec in tree["readings"].items()
     ]
     data = [[name.replace("_", " "), str(value)] for name, value in tree["data"].items()]
-    solvers = [
-        [graph, name, *[_by_member(spec.get(key)) for key in ("rate", "steps")], _rest(spec)]
-        for graph, named in tree["solvers"].items()
-        for name, spec in named.items()
-    ]
+    solvers = []
+    for graph, named in tree["solvers"].items():
+        for name, spec in named.items():
+            rate = _by_member(spec.get("rate"))
+            steps = _by_member(spec.get("steps"))
+            solvers.append([graph, name, rate, steps, _rest(spec)])
     return [
         Table("Trials", header, ran, note),
         Table("Readings", ["reading", "inputs", "std of pairwise weights", "contradicts"], readings),

@@ -209,10 +209,9 @@ def _table(settings: Params, trials: Trials, where: Params) -> Table:
         cells = zip(_scores(right, total), errors, strict=True)
         rows.append([TITLES[m], *[f"{a:.1f} ± {e:.1f}" for a, e in cells]])
     n = len(rows)
-    rows += [
-        [f"paper {NAMES[m]}", *[f"{v:.1f}" for v in values], f"{np.mean(values):.1f}", ""]
-        for m, values in PAPER.items()
-    ]
+    for m, values in PAPER.items():
+        cells_of_paper = [f"{value:.1f}" for value in (*values, np.mean(values))]
+        rows.append([f"paper {NAMES[m]}", *cells_of_paper, ""])
     caption = f"{where['solver']}; codebook on {IMAGES[where['codebook']]}; {len(total)} test images"
     return Table(caption, ["", *CATEGORIES, "mean", "all"], rows, strong=frozenset(range(n, len(rows))))
 

@@ -123,24 +123,25 @@ def _span_probabilities(
     model: Any, scores: dict[str, torch.Tensor], lengths: torch.Tensor, states: Any, found: list[list[Span]]
 ) -> list[list[float]]:
     """The probability of every span: that of its labels, followed by a label that does not continue the span."""
-    owners = [b for b, mine in enumerate(found) for _ in mine]
-    if not owners:
+    flat = [(b, span) for b, own_spans in enumerate(found) for span in own_spans]
+    if not flat:
         return [[] for _ in found]
     labels = model.config.labels
-    given = torch.ones(len(owners), states.shape[1], len(labels), dtype=torch.bool, device=lengths.device)
-    flat = [(b, span) for b, mine in enumerate(found) for span in mine]
+    given = torch.ones(len(flat), states.shape[1], len(labels), dtype=torch.bool, device=lengths.device)
     for row, (b, (start, stop, name)) in enumerate(flat):
         given[row, start:stop] = False
         for t in range(start, stop):
             given[row, t, states[b, t]] = True
         if stop < int(lengths[b]):
             given[row, stop, [k for k, tag in enumerate(labels) if _continues(tag, name)]] = False
-    at = torch.tensor(owners, device=lengths.device)
+    at = torch.tensor([b for b, _ in flat], device=lengths.device)
     copies = {name: value[at] if name in OF_SENTENCES else value for name, value in scores.items()}
     free = model.objective.log_partition(scores, lengths=lengths)[at]
     chances = (model.objective.log_partition(copies, given=given, lengths=lengths[at]) - free).exp().clamp(max=1.0)
-    each = iter(chances.tolist())
-    return [[next(each) for _ in mine] for mine in found]
+    probabilities: list[list[float]] = [[] for _ in found]
+    for (b, _), chance in zip(flat, chances.tolist(), strict=True):
+        probabilities[b].append(chance)
+    return probabilities
 
 
 def _continues(tag: str, name: str) -> bool:

@@ -79,13 +79,12 @@ def line_chart(
     top = TOP + 16 * legend_rows
     height = HEIGHT + 16 * legend_rows
     xs = [v for s in series for v in s.x]
-    spans = [
-        (y - e, y + e)
-        for s in series
-        for x, y, e in zip(s.x, s.y, s.error or [0.0] * len(s.y), strict=True)
-        if y_from is None or x >= y_from
-    ]
-    ys = [v for span in spans for v in span if isfinite(v) and (v > 0 or not log_y)]
+    ys: list[float] = []
+    for s in series:
+        for x, y, error in zip(s.x, s.y, s.error or [0.0] * len(s.y), strict=True):
+            if y_from is None or x >= y_from:
+                ys += [y - error, y + error]
+    ys = [y for y in ys if isfinite(y) and (y > 0 or not log_y)]
     x_axis = _axis(xs, LEFT, WIDTH - RIGHT, log_x, pad=0.03)
     y_axis = _axis(ys, height - BOTTOM, top, log_y, pad=0.08)
     parts = [_grid(x_axis, y_axis, x_ticks, top, height), _labels(title, x_label, y_label, top, height)]

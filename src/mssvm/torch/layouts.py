@@ -152,7 +152,8 @@ class ScoreLayout:
         inside = np.ones(lead, dtype=bool)
         for axis, size in enumerate(lead[1:]):
             here = np.arange(size) < extents[:, axis, None]
-            inside &= here.reshape([len(extents)] + [size if a == axis else 1 for a in range(len(lead) - 1)])
+            others = tuple(other + 1 for other in range(len(lead) - 1) if other != axis)
+            inside &= np.expand_dims(here, others)
         return np.flatnonzero(inside)
 
     def sizes(self, name: str) -> Ints:

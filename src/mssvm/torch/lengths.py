@@ -18,11 +18,13 @@ def lengths_of(mask: Any) -> Ints:
     if inside.dtype != np.bool_ or inside.ndim not in (2, 3):
         raise InputError(f"mask must be booleans in the shape of the sites, got {inside.dtype} {inside.shape}.")
     axes = range(1, inside.ndim)
-    sizes = np.stack([inside.any(axis=tuple(other for other in axes if other != axis)).sum(axis=1) for axis in axes], 1)
+    sizes = np.zeros((len(inside), len(axes)), dtype=np.int64)
     expected = np.ones(inside.shape, dtype=bool)
     for axis in axes:
-        shape = [len(inside), *(inside.shape[axis] if other == axis else 1 for other in axes)]
-        expected &= (np.arange(inside.shape[axis]) < sizes[:, axis - 1, None]).reshape(shape)
+        others = tuple(other for other in axes if other != axis)
+        size = inside.any(axis=others).sum(axis=1)
+        sizes[:, axis - 1] = size
+        expected &= np.expand_dims(np.arange(inside.shape[axis]) < size[:, None], others)
     wrong = np.flatnonzero((inside != expected).reshape(len(inside), -1).any(axis=1))
     if len(wrong):
         reason = "sites that are masked out must follow all others; mark missing labels in y, not in mask."

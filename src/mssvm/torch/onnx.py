@@ -48,7 +48,9 @@ def write(
     except ImportError:
         raise MissingExtraError('ONNX files need onnx and onnxscript; run pip install "mssvm[onnx]".') from None
     sizes = {name: torch.export.Dim(name) for names in axes.values() for name in names}
-    shapes = {name: {k: sizes[axis] for k, axis in enumerate(axes.get(name, ()))} for name in example}
+    shapes: dict[str, dict[int, Any]] = {}
+    for name in example:
+        shapes[name] = {k: sizes[axis] for k, axis in enumerate(axes.get(name, ()))}
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
             module.eval(),

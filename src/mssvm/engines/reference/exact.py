@@ -143,8 +143,8 @@ class ReferenceBoundQuery:
         active = set(range(len(tables)))
         for v in self.orders[b]:
             inputs = [k for k in sorted(active) if v in tables[k][0]]
-            rest = dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v)
-            scope = (*rest, v)
+            touched = dict.fromkeys(u for k in inputs for u in tables[k][0])  # without repeats, in order
+            scope = (*(u for u in touched if u != v), v)
             joint = reduce(np.add, [_over(scope, tables[k]) for k in inputs])
             message, weights = power_sum(joint, eps_y if self.query.output[first + v] else eps_h)
             steps.append(Step(inputs, scope, weights, len(tables)))
@@ -186,5 +186,5 @@ def _over(scope: tuple[int, ...], table: Table) -> Floats:
     """The table with the axes of ``scope``, of length one where it does not depend on the variable."""
     axes, array = table
     ordered = np.transpose(array, np.argsort([scope.index(u) for u in axes]))
-    sizes = iter(ordered.shape)
-    return ordered.reshape([next(sizes) if u in axes else 1 for u in scope])
+    absent = tuple(axis for axis, u in enumerate(scope) if u not in axes)
+    return np.expand_dims(ordered, absent)

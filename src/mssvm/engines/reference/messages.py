@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,8 @@ class ReferenceMessagePlan:
         scope = self.scope(f).tolist()
         shape = self.batch.cards[scope]
         table = array[at[f] : at[f] + int(shape.prod())].reshape(shape)
-        view = table[(*(slice(None) if v in keep or y is None else y[v] for v in scope), ...)]
+        index: list[Any] = [slice(None) if y is None or v in keep else y[v] for v in scope]
+        view = table[(*index, ...)]
         return view.transpose(np.argsort(np.argsort([scope.index(v) for v in keep])))
 
 
@@ -181,8 +183,10 @@ class ReferenceRun:
         scope = self.plan.scope(f)
         first = int(self.plan.batch.scope_ptr[f])
         cavities = [self._field(i, self.unary, m, first + k) for k, i in enumerate(scope)]
-        axes = [n.reshape([-1 if d == k else 1 for d in range(len(scope))]) for k, n in enumerate(cavities)]
-        scores = sum(axes, self.model.table(f))
+        scores = self.model.table(f)
+        for k, cavity in enumerate(cavities):
+            others = tuple(d for d in range(len(scope)) if d != k)
+            scores = scores + np.expand_dims(cavity, others)
         partial = _power_sum_over(scores, t.eps_h, np.flatnonzero(~t.outputs[scope]))
         top = _power_sum_over(partial, t.eps_y, range(scores.ndim))
         with np.errstate(invalid="ignore"):
@@ -320,7 +324,10 @@ class ReferenceConditional:
             given, factors = self._outside(b)
             total = sum(self.model.unary[plan.batch.unary_ptr[i] + y[i]] for i in given)
             total += sum(plan.part(self.model.tables, plan.batch.table_at, f, (), y) for f in factors)
-            total += sum(self._component(c, y) for c in range(g.ptr[b], g.ptr[b + 1])) if g.forest[b] else np.nan
+            if g.forest[b]:
+                total += sum(self._component(c, y) for c in range(g.ptr[b], g.ptr[b + 1]))
+            else:
+                total = np.nan
             value[b] = total
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:

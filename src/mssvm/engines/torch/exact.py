@@ -387,7 +387,8 @@ def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, 
     given = len(tables)
     for v, _ in group.order:
         inputs = [k for k in sorted(alive) if v in tables[k][0]]
-        scope = (*dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v), v)
+        touched = dict.fromkeys(u for k in inputs for u in tables[k][0])  # without repeats, in order
+        scope = (*(u for u in touched if u != v), v)
         message, weights = power_sum(reduce(torch.add, [_over(scope, tables[k]) for k in inputs]), group.eps[v])
         steps.append((inputs, scope, weights, len(tables)))
         alive = alive - set(inputs) | {len(tables)}
@@ -407,6 +408,9 @@ def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, 
 def _over(scope: tuple[int, ...], table: Table) -> torch.Tensor:
     """The table with the axes of ``scope``, of length one where it does not depend on the variable."""
     axes, array = table
-    ordered = array.permute([0, *(int(a) + 1 for a in np.argsort([scope.index(u) for u in axes]))])
-    sizes = iter(ordered.shape[1:])
-    return ordered.reshape([len(ordered), *(next(sizes) if u in axes else 1 for u in scope)])
+    order = np.argsort([scope.index(u) for u in axes])
+    ordered = array.permute([0, *(int(a) + 1 for a in order)])
+    for axis, u in enumerate(scope):
+        if u not in axes:
+            ordered = ordered.unsqueeze(axis + 1)
+    return ordered

@@ -34,19 +34,24 @@ class ConditionedElimination:
     @cached_property
     def fits(self) -> bool:
         """Whether all tables are small enough when every holdable variable is held."""
-        return self.hold(None) is not None
+        return self.hold_all() is not None
 
-    def hold(self, rng: np.random.Generator | None) -> int | None:
-        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all is not enough.
+    def hold_all(self) -> int | None:
+        """All holdable variables, as bits; None if even then a table is too large."""
+        nothing_to_draw = np.random.default_rng(0)
+        return self._held_from(self.holdable, nothing_to_draw)
 
-        Without ``rng`` all holdable variables are held.
-        """
+    def hold(self, rng: np.random.Generator) -> int | None:
+        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all is not enough."""
+        return self._held_from(0, rng)
+
+    def _held_from(self, held: int, rng: np.random.Generator) -> int | None:
+        """The variables ``held``, and more of the holdable ones, drawn at random, where a table would be too large."""
         topology = self.instance.topology
         max_size = log2(self.entries) + 1e-9
         bit_size = [log2(card) for card in topology.cards]
         waiting = sum(1 << v for v in self.order)
         adjacent = _adjacency(topology.n_vars, topology.scopes, waiting)
-        held = self.holdable if rng is None else 0
         for v in self.order:
             waiting &= ~(1 << v)
             if held >> v & 1:
@@ -56,8 +61,7 @@ class ConditionedElimination:
             size = sum(bit_size[u] for u in _bits(clique))
             choices = list(_bits(clique & self.holdable))
             while size > max_size and choices:
-                position = 0 if rng is None else int(rng.integers(len(choices)))
-                u = choices.pop(position)
+                u = choices.pop(int(rng.integers(len(choices))))
                 held |= 1 << u
                 size -= bit_size[u]
             if size > max_size:

@@ -161,7 +161,9 @@ def _wire(bound_query: PropagationBoundQuery, borders: Borders, output_factors: 
     for b, row in enumerate(rows):
         graph = batch.topology(b)
         first = int(batch.factor_ptr[b])
-        scopes = [graph.scopes[output_factors[k] - first] for k in row[row < len(output_factors)]]
-        scopes += [tuple(around[k - len(output_factors)] - batch.var_ptr[b]) for k in row[row >= len(output_factors)]]
+        old = row[row < len(output_factors)]
+        new = row[row >= len(output_factors)] - len(output_factors)
+        scopes = [graph.scopes[output_factors[k] - first] for k in old]
+        scopes += [tuple(around[k] - batch.var_ptr[b]) for k in new]
         graphs.append(Topology(graph.cards, tuple(scopes)))
     return Batch.build(graphs, [source[row] for row in rows]), source[order]
