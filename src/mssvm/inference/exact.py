@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mssvm.core.checks import shown
+from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
@@ -21,7 +23,8 @@ class Exact(Settings):
     threads : threads of the engine where none is given; results do not depend on it.
     restarts, seed : of the search for elimination orders.
     methods : those that an engine may choose from, cheapest first; without "side by side" every instance is computed
-        alone, more slowly, and its result does not depend on the last bits of anything else in the batch.
+        alone, more slowly, and its result does not depend on the last bits of anything else in the batch. Without
+        "elimination", which is exact on any graph, instances on which no other method is exact are refused.
 
     >>> ms.HCRF(ms.Chain(hidden=2), inference=ms.inference.Exact(), random_state=0).fit(X, y).training_["exact"]
     True
@@ -32,6 +35,11 @@ class Exact(Settings):
     restarts: int = 8
     seed: int = 0
     methods: tuple[str, ...] = METHODS
+
+    def __post_init__(self) -> None:
+        if isinstance(self.methods, str) or not self.methods or any(name not in METHODS for name in self.methods):
+            known = ", ".join(map(repr, METHODS))
+            raise InputError(f"methods must be a tuple of some of {known}, got {shown(self.methods)}.")
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> ExactPlan:
         settings = ExactSettings(self.memory_limit, self.restarts, self.seed, tuple(self.methods))

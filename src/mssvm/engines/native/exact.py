@@ -18,6 +18,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function, Record
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.recycling import RecycledArray
@@ -145,6 +146,11 @@ class NativePlan:
             if len(members):
                 yield name, members
             left = left & ~supported
+        if left.any():
+            names = ", ".join(methods)
+            raise UnsupportedError(
+                f"instance {int(np.argmax(left))} cannot be computed exactly by the methods {names}; add 'elimination'."
+            )
 
     def _supports(self, method: str, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is the method exact on it?"""
