@@ -36,8 +36,8 @@ SECONDS_PER_ENTRY = 1e-7
 SECONDS_PER_SUMMED_ENTRY = 5e-8
 # Restarts of the search for an elimination order: the second number only if the first found none that fits.
 RESTARTS = (8, 40)
-# Propagation never builds a table of more than 2**SMALL entries, and a search builds none of more than
-# 2**SEARCH_IBOUND.
+# Propagation never builds a table of more than 2**SMALL entries; those of a search have at most 2**SEARCH_IBOUND,
+# except to bound the whole instance (WIDEST) and to evaluate single assignments.
 SMALL = 14
 SEARCH_IBOUND = 16
 # If there is time, a search may bound the whole instance with tables larger by this power of two.

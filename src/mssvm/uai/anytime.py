@@ -32,8 +32,9 @@ class Anytime:
     The search begins with the decoded outputs of the inferences ``starts``. If the first of them helped and the bounds
     are still far apart, ``again``, the same inference with more time, is tried; ``more`` are similar inferences that
     are tried if the first one helped. mu holds the marginals given the outputs found, computed exactly within
-    ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. No table has more than ``2**ibound``
-    entries; where time allows, bounds on the whole output space use tables up to ``2**widest`` times as large.
+    ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. Tables have at most
+    ``2**ibound`` entries; where time and memory allow, bounds on the whole output space use tables up to ``2**widest``
+    times as large, and the evaluation of a single assignment tables up to 64 times as large.
     """
 
     time_limit: float = 20.0

@@ -11,8 +11,9 @@
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
     prove       the same over parts of the output space, with new bounds in each (``Proof``)
 
-No table exceeds ``2**ibound`` entries, ``2**(ibound + widest)`` in the bound of the whole. A search that branches to
-the end has proved its incumbent optimal.
+Tables have at most ``2**ibound`` entries, with two exceptions: if time and memory allow, bounds on the whole output
+space use up to ``2**(ibound + widest)``, and a single assignment is evaluated in up to ``2**(ibound + 6)``. A search
+that branches to the end has proved its incumbent optimal.
 """
 
 from __future__ import annotations
