@@ -40,6 +40,10 @@ struct MessageMasks {
     unsigned idle;
 };
 
+// Updates of mixed roles gain too little to be compiled for every number of states, or as `plain` ones. (Without lanes,
+// numbers of states say how they are stored.)
+template <class V, Roles roles> constexpr bool any_shape = std::is_same_v<V, Vec> && roles == Roles::MIXED;
+
 // Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.
 template <class V, class Item, int K, Roles roles, bool plain>
 const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction,
@@ -48,7 +52,8 @@ const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Ste
     Marks<Wide<K, V>> marks;
     for (; step != end; step += direction) {
         unsigned role_i = masks.role[step->i.variable], role_j = masks.role[step->j.variable], fixed = 0;
-        if (step->shape != K || roles_of<V>(role_i, role_j) != roles) break;
+        if (roles_of<V>(role_i, role_j) != roles) break;
+        if (!any_shape<V, roles> && step->shape != K) break;
         if constexpr (!plain) {
             if (masks.held) fixed = masks.held[step->i.variable] | masks.held[step->j.variable];
             if ((fixed | masks.idle) == full<V> && fixed) continue;
@@ -66,19 +71,21 @@ using Update = const Step *(*)(const Lanes<V, Item> &, Marks<V> &, const Step *,
 
 template <class V, class Item, Roles roles, bool plain, int K = largest_square<V>> Update<V, Item> update_for(
     int shape) {
-    if constexpr (K < -most_vectors<V>) {
+    if constexpr (any_shape<V, roles>) {
+        return update_while<V, Item, 0, roles, plain>;
+    } else if constexpr (K < -most_vectors<V>) {
         return nullptr;
     } else {
         // With vectors along rows, `plain` saves little.
         if (shape == K) return update_while < V, Item, K, roles, plain && K >= 0 > ;
-        return update_for < V, Item, roles, plain, K == 2 ? 0 : K - 1 > (shape);
+        return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
     }
 }
 
 template <class V, class Item, bool plain> Update<V, Item> update_for(int shape, Roles roles) {
     if (roles == Roles::SUMS) return update_for<V, Item, Roles::SUMS, plain>(shape);
     if (roles == Roles::MAXIMA) return update_for<V, Item, Roles::MAXIMA, plain>(shape);
-    return update_for<V, Item, Roles::MIXED, plain>(shape);
+    return update_for<V, Item, Roles::MIXED, false>(shape);
 }
 
 // --- many factors ---
@@ -106,7 +113,7 @@ public:
         messages_.resize(graph_->n_messages + L);
         next_.resize(how.flooding ? graph_->n_messages + L : 0);
         product_.resize(graph_->hubs.empty() ? 0 : graph_->n_states + L);
-        room_.resize(8 * (graph_->widest + L));
+        room_.resize(work_size(graph_->widest));
         if (graph_->padded) {
             std::fill(psi_.begin(), psi_.end(), V{});
             std::fill(messages_.begin(), messages_.end(), V{});

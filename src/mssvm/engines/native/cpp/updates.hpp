@@ -113,14 +113,14 @@ template <Product kind, class V> INLINE V joined(V before, V entry, V number) {
     else return larger(before, entry * number);
 }
 
-// to[k] = sum or maximum over r of table[r * down + k * across] from[r].
+// to[k] = sum or maximum over r of table[r * down + k * across] from[r], with the same bits for every K.
 template <Product kind, int K, class V>
 INLINE void multiply(const double *table, const V *from, int n, int down, int across, V *to, int m) {
     if constexpr (K > 0) {
         asm("" : "+r"(table));  // keeps the compiler from loading the table into registers beforehand: they are few
 #pragma GCC unroll 8
         for (int k = 0; k < K; ++k) {
-            V total = all<V>(table[k * across]) * from[0];
+            V total = rounded<V>(all<V>(table[k * across]) * from[0]);
 #pragma GCC unroll 8
             for (int r = 1; r < K; ++r) total = joined<kind>(total, all<V>(table[r * down + k * across]), from[r]);
             to[k] = total;
@@ -132,7 +132,7 @@ INLINE void multiply(const double *table, const V *from, int n, int down, int ac
             const double *column = table + k * across;
             V total[BLOCK];
 #pragma GCC unroll 8
-            for (int c = 0; c < BLOCK; ++c) total[c] = all<V>(column[c * across]) * from[0];
+            for (int c = 0; c < BLOCK; ++c) total[c] = rounded<V>(all<V>(column[c * across]) * from[0]);
             for (int r = 1; r < n; ++r) {
                 const double *entry = column + r * down;
                 V number = from[r];
@@ -144,7 +144,7 @@ INLINE void multiply(const double *table, const V *from, int n, int down, int ac
         }
         for (; k < m; ++k) {
             const double *column = table + k * across;
-            V total = all<V>(column[0]) * from[0];
+            V total = rounded<V>(all<V>(column[0]) * from[0]);
             for (int r = 1; r < n; ++r) total = joined<kind>(total, all<V>(column[r * down]), from[r]);
             to[k] = total;
         }
@@ -238,6 +238,11 @@ INLINE void point(Marks<W> &marks, unsigned chosen, const V *n, const V *message
         for (int x = k; x % L; ++x) out[x] = 0.0;
 }
 
+// Any weighted geometric mean: a function, as it is long and few sweeps need it.
+template <class V> APART V geometric_mean(V v, V old, double damping) {
+    return exp(log(v) * (1.0 - damping) + log(old) * damping);
+}
+
 template <class V> INLINE V damped(V v, V old, double damping) {
     if constexpr (std::is_same_v<V, double>) {
         if (damping == 0.5) return std::sqrt(v * old);
@@ -246,7 +251,7 @@ template <class V> INLINE V damped(V v, V old, double damping) {
         for (int k = 0; k < L; ++k) root[k] = __builtin_sqrt(root[k]);
         return root;
     }
-    return exp(log(v) * (1.0 - damping) + log(old) * damping);
+    return geometric_mean(v, old, damping);
 }
 
 // The sum of the lanes that are states; of lanes that are instances there is nothing to add up.
@@ -325,6 +330,9 @@ template <class V> INLINE Roles roles_of(unsigned role_i, unsigned role_j) {
     if ((role_i | role_j) == 0) return Roles::SUMS;
     return (role_i & role_j) == full<V> ? Roles::MAXIMA : Roles::MIXED;
 }
+
+// The size of `Lanes::work`: the arrays of an update with K = 0, each rounded up to whole vectors.
+constexpr int64_t work_size(int64_t widest) { return 7 * (widest + L - 1); }
 
 // Both messages of a factor. `role_i`, `role_j`: lanes in which i and j are maximal.
 template <class V, int K, Roles roles, bool plain, class Item>

@@ -214,7 +214,7 @@ public:
                                  messages_.data(),
                                  to,
                                  nullptr,
-                                 nullptr,
+                                 room_,
                                  grid_->others.data(),
                                  how_->damping,
                                  false,
@@ -262,6 +262,7 @@ private:
     const RunArrays *run_ = nullptr;
     const Sweeping *how_ = nullptr;
     std::vector<double, Aligned<double>> psi_, messages_, next_;
+    Vec room_[work_size(largest_square<Vec>)];
     std::vector<uint8_t> roles_, held_;
     Update<Vec, double> updates_[3][largest_square<Vec> + 1] = {};
     double change_ = 0.0, log_change_ = 0.0, least_ = 1.0;
