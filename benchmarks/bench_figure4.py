@@ -1,6 +1,7 @@
 """Weakly labelled images of the paper's Figure 4 by the library's defaults, beside the kept trials of the figure.
 
-    python benchmarks/bench_figure4.py [--trials 10] [--timed 2]     trains, writes benchmarks/results/figure4.json
+    python benchmarks/bench_figure4.py [--trials 10] [--timed 2] [--processes 1]
+                                                                     trains, writes benchmarks/results/figure4.json
     python benchmarks/bench_figure4.py --table                       prints the kept file as the table of docs/images.md
 
 Figure 4 trains by belief propagation and Adam, as the paper does, with a rate chosen on validation images. Here the
@@ -17,6 +18,7 @@ import argparse
 import json
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -89,14 +91,22 @@ def rounded(scores: dict[str, Any]) -> dict[str, float]:
     return {name: round(scores[name], 3) for name in SCORES}
 
 
-def measure(n_trials: int, n_timed: int) -> None:
+def trial_rows(trial: int, timed: bool) -> list[Row]:
+    """All members on all images and shares of one trial."""
     protocol = Protocol.load()
     settings = protocol.settings(figure4.NAME)
     kept = kept_trials()
     rows: list[Row] = []
-    for trial in range(n_trials):
-        for cell in product(settings["images"], settings["shares"]):
-            found = rows_of(protocol, kept, cell, trial, trial < n_timed)
+    for cell in product(settings["images"], settings["shares"]):
+        rows += rows_of(protocol, kept, cell, trial, timed)
+    return rows
+
+
+def measure(n_trials: int, n_timed: int, n_processes: int) -> None:
+    trials = range(n_trials)
+    rows: list[Row] = []
+    with ProcessPoolExecutor(n_processes) as pool:
+        for found in pool.map(trial_rows, trials, [trial < n_timed for trial in trials]):
             for row in found:
                 console.print(row)
             rows += found
@@ -130,10 +140,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--timed", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=1, help="trials at the same time")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if not options.table:
-        measure(options.trials, options.timed)
+        measure(options.trials, options.timed, options.processes)
     table(read_result("figure4")["rows"])
 
 

@@ -5,6 +5,7 @@ Noisy discs on ground: one disc of label 1, with three labels a second one of la
 
     python benchmarks/bench_loopy.py table [--seeds 30:40]     8 + 8 discs of 32 x 32 and 48 x 48, all members
     python benchmarks/bench_loopy.py noise                     the same at other noise and with fewer labels
+    python benchmarks/bench_loopy.py labels                    8 + 8 pictures of 24 x 24 with 7 and with 20 discs
     python benchmarks/bench_loopy.py sampled                   30 x 30 labels drawn from random fields themselves
     python benchmarks/bench_loopy.py many                      64 discs of 64 x 64
     python benchmarks/bench_loopy.py threads --threads 1 2 16  the same and one disc of 400 x 600 on threads: wall time
@@ -41,7 +42,8 @@ from mssvm.core.topology import Batch, Topology
 MEMBERS = ("MSSVM", "HCRF", "CRF", "SSVM")
 ALL_LABELS = ("CRF", "SSVM")
 SIZES = ((32, 2), (48, 3))
-PARTS = ("table", "noise", "sampled", "many", "threads", "picture", "memory", "growth", "map")
+MANY_LABELS = ((24, 8), (24, 21))
+PARTS = ("table", "noise", "labels", "sampled", "many", "threads", "picture", "memory", "growth", "map")
 Row = dict[str, Any]
 
 
@@ -116,8 +118,9 @@ def problem(member: str, side: int, n_labels: int, seed: int, noise: float, shar
     return (X, given), discs(8, side, n_labels, 10_000 + seed, noise)
 
 
-def table(seeds: range, how: tuple[str, ...], noise: float = 1.2, share: float = 0.15) -> Iterator[Row]:
-    for side, n_labels in SIZES:
+def table(seeds: range, how: tuple[str, ...], sizes: tuple[tuple[int, int], ...] = SIZES) -> Iterator[Row]:
+    noise, share = 1.2, 0.15
+    for side, n_labels in sizes:
         for member in MEMBERS:
             for name in how:
                 found = []
@@ -385,6 +388,7 @@ def main() -> None:
     parts = {
         "table": lambda: table(seeds, how),
         "noise": lambda: noises(seeds, how),
+        "labels": lambda: table(seeds, how, MANY_LABELS),
         "sampled": lambda: sampled(seeds, how),
         "many": lambda: many(how),
         "threads": lambda: threads(given.threads),
