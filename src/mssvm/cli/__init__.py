@@ -78,7 +78,7 @@ def _run(arguments: list[str] | None, stop: Interruption) -> int:
     except MssvmError as error:
         return _refuse(str(error))
     except ClickException as error:
-        return _refuse(f"{error.format_message()} Add --help to see what there is.")
+        return _refuse(f"{error.format_message().rstrip('.')}. Add --help to see what there is.")
     except KeyboardInterrupt as error:
         sentence = "; ".join((stop.word, *(str(argument) for argument in error.args)))
         print(f"mssvm: {sentence}.", file=sys.stderr)

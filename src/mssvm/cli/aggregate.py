@@ -49,7 +49,9 @@ def aggregate(
     from mssvm.report.annotation import sections
 
     if html is not None:
-        check_target(html)
+        check_target(html, model, data)
+    if str(out) != STDIN:
+        check_target(out, model, data)
     estimator = load(model)
     if not hasattr(estimator, "confusion_"):
         raise InputError(f"{model} was not trained on votes; train it with mssvm fit --annotators.")

@@ -59,7 +59,7 @@ def compare(
     Example: mssvm compare data.jsonl --methods mssvm,lssvm,hcrf --cv 5 --html report.html
     """
     if html is not None:
-        check_target(html)
+        check_target(html, data)
     names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")

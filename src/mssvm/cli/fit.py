@@ -22,7 +22,6 @@ from mssvm.core.files import exclusive_lock, left_behind
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers import Options
 from mssvm.data.readers.images import palette_of
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.hooks import HeldOut, TrainingLine
@@ -78,7 +77,7 @@ def fit(
 
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """
-    check_target(model)
+    check_target(model, data, valid, calibrate)
     with exclusive_lock(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
         _check_resume(checkpoint, resume)
@@ -114,9 +113,12 @@ def fit(
         )
         same_reading = replace(reading, structure=train.kind)
         validation = None if valid is None else o.read_data(valid, same_reading)
+        held_out = None if calibrate is None else o.read_data(calibrate, same_reading)
         with on_interruption(lambda: _checkpoint_message(checkpoint)), o.shards(cluster, data, reading) as sharded:
             _train(estimator, train, sharded, validation, patience, checkpoint)
-        _calibrate(estimator, calibrate, same_reading)
+        if held_out is not None:
+            with held_out.places():
+                estimator.calibrate(held_out.X, held_out.labels)
         _save(estimator, train, model, checkpoint)
         _print_summary(estimator, model, train if cluster is None else None, validation)
 
@@ -160,15 +162,6 @@ def _targets(estimator: Any, train: Dataset) -> list[Any]:
     if estimator.annotators is None:
         return train.labels
     return with_gold(o.votes_of(train), train.y if train.y is not None else train.unlabelled())
-
-
-def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
-    """Calibrate probabilities on held-out data, if there are any."""
-    if data is None:
-        return
-    held_out = o.read_data(data, reading)
-    with held_out.places():
-        estimator.calibrate(held_out.X, held_out.labels)
 
 
 def _save(estimator: Any, train: Dataset, model: Path, checkpoint: Path) -> None:

@@ -31,7 +31,7 @@ def inspect(
     from mssvm.estimators import load
 
     if html is not None:
-        check_target(html)
+        check_target(html, model)
     estimator = load(model)
     weights = estimator.weights_table(top)
     if html is not None:

@@ -19,8 +19,8 @@ from mssvm.data.labels import plain
 from mssvm.data.readers.stream import STDIN
 
 
-def check_target(path: Path) -> None:
-    """Raise before long work if the result could not be written."""
+def check_target(path: Path, *inputs: Path | None) -> None:
+    """Raise before long work if the result could not be written, or would take the place of an input."""
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {folder}; create it first.")
@@ -28,6 +28,9 @@ def check_target(path: Path) -> None:
         raise InputError(f"{path} cannot be written: it is a folder; name a file.")
     if not os.access(folder, os.W_OK):
         raise InputError(f"{path} cannot be written: the folder {folder} does not allow it; name another file.")
+    for source in inputs:
+        if source is not None and source.exists() and path.exists() and path.samefile(source):
+            raise InputError(f"{path} cannot be written: it is an input of this command; name another file.")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 
 from mssvm.cli import options as o
 from mssvm.cli.masks import write_masks
-from mssvm.cli.output import answer_record, output, plain_labels
+from mssvm.cli.output import answer_record, check_target, output, plain_labels
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
@@ -67,6 +67,8 @@ def predict(
         raise InputError(f"--marginals and --top-k need JSON lines, and {out} is a folder; name a file.")
     if uncertainty and not to_images:
         raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
+    if not to_images and str(out) != STDIN and cluster is None:
+        check_target(out, model, data)
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
     as_columns = cluster is None and writes_columns(data, form, out)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mssvm.core.arrays import AnyArray
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, MssvmError
 
 CONTAINERS: dict[str, Any] = {"tuple": tuple, "list": list, "set": set, "frozenset": frozenset}
 
@@ -43,6 +43,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(name)
+    except MssvmError:  # of what is to be written, not of the file
+        raise
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from None
 

@@ -94,10 +94,12 @@ class Dataset:
 
     @contextmanager
     def places(self) -> Iterator[None]:
-        """Within this context errors about instance b of X or y name its file and line instead."""
+        """Within this context errors about X name the file instead, those about instance b of X or y also the line."""
         try:
             yield
         except MssvmError as error:
+            if error.instance is None and error.reason.startswith("X "):
+                raise type(error)(error.reason.replace("X", self.name, 1)) from None
             if error.instance is None or error.instance >= len(self):
                 raise
             raise type(error)(f"{self.place(error.instance, error.site)}: {error.reason}") from None

@@ -44,6 +44,9 @@ class Protocol:
         """The protocol shipped with the package; ``trials`` and ``seed`` override it."""
         if trials is not None and trials < 2:
             raise InputError(f"trials must be at least 2, got {trials}: standard errors need two.")
+        for folder in data:
+            if not folder.is_dir():
+                raise InputError(f"{folder} is not a folder; name the folder of the MSRC images.")
         tree = tomllib.loads(files("mssvm.experiments").joinpath("protocol.toml").read_text("utf-8"))
         return cls(tree if seed is None else tree | {"seed": seed}, quick, trials, tuple(data))
 
