@@ -48,7 +48,7 @@ def check(
         dataset, problems = check_file(data, replace(options, progress=line), most)
     fields = {} if dataset is None else describe(dataset)
     if dataset is not None:
-        problems += questions(dataset)
+        problems += label_problems(dataset)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
@@ -61,7 +61,7 @@ def check(
         raise typer.Exit(2)
 
 
-def questions(data: Dataset) -> list[str]:
+def label_problems(data: Dataset) -> list[str]:
     """Problems of the labels as a whole, which no single line shows."""
     if data.y is None:
         return []

@@ -48,7 +48,7 @@ def infer(
     query: Annotated[Path | None, typer.Option(help="MAP variables of MMAP: count, then variables.")] = None,
     method: Annotated[MethodName, typer.Option(help="auto: exact if it fits in time and memory.")] = MethodName.auto,
     time_limit: Annotated[
-        float, typer.Option(min=0.0, help="Seconds from the start of the process; exact takes its time.")
+        float, typer.Option(min=0.0, help="Seconds from the start of the process; --method exact has no limit.")
     ] = 60.0,
     memory_limit: Annotated[
         float, typer.Option(min=0.001, help="GiB of the process, beyond what it takes to start.")

@@ -50,8 +50,8 @@ def predict(
     Each object has "y" and, where the input has one, its "id". --marginals adds "classes" and "marginals" (for each
     site one probability per class), --top-k adds "top". Labels in the data are ignored.
 
-    CoNLL columns come back with the predicted label as a further column where --format conll says so, or the ending
-    of the output's name: what conlleval reads.
+    With --format conll, or where the output's name ends as those of CoNLL files do, the columns of the data are written
+    with the predicted label as one more column: the form that conlleval reads.
 
     Example: mssvm predict model.safetensors FOLDER -o PREDICTED --uncertainty
 

@@ -14,6 +14,6 @@ AnyArray = npt.NDArray[Any]
 
 
 def sum_by(group: AnyArray, values: AnyArray, n: int) -> Floats:
-    """The sums of ``values`` by group, (n,): ``group`` has the group, 0 .. n-1, of every value. They are added in
-    order."""
+    """The sums (n,) of ``values`` by group: ``group`` has the group, 0 .. n-1, of every value. Values are added in
+    their order."""
     return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)

@@ -1,5 +1,5 @@
 """Checks of memory: sizes that follow from the caller's data are compared with the machine before anything is
-allocated, so that an impossible size raises a one-sentence error instead of a process killed by the system."""
+allocated, so that an impossible size raises an error of one sentence before the system kills the process."""
 
 from __future__ import annotations
 

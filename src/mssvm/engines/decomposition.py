@@ -79,7 +79,7 @@ class Joinable(Protocol):
 
 
 def compute_together(ones: Iterable[Waiting], others: Iterable[Waiting]) -> None:
-    """Compute answers of two sides in pairs, where the engine can; the rest are computed when they are waited for."""
+    """Compute the answers of two queries pair by pair where the engine can; the rest are computed when waited for."""
     for one, other in zip(ones, others, strict=False):
         if isinstance(one, Joinable):
             one.join(other)

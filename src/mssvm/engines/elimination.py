@@ -1,7 +1,8 @@
 """Compiled plans of bucket elimination: the order of variables, and the inputs and message of every step.
 
 Exact elimination is mini-bucket elimination with nothing split, so one compiler serves both: without a limit on table
-entries every variable is one step; with a limit the functions of a bucket are divided among mini-buckets within it.
+entries every variable is one step; with a limit the functions of a bucket are divided among mini-buckets that respect
+the limit.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 plan            parameters of an estimator as one frozen description of its training
 training_data   X and y as a sample of a problem; ``sharded`` is the same on a cluster
 training        the problem solved; ``hooks`` are what users attach to it
-outcome how training ended; ``diagnosis`` says it in sentences
+outcome         how training ended; ``diagnosis`` says it in sentences
 prediction      requests of a fitted model; ``kbest`` for several outputs
 calibration     the temperature of probabilities
 persist, plots  files and pictures of a fitted model

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mssvm.estimators.base import StructuredEstimator
 
 FORMAT = 1
-FORMER_NAMES = {"floored": "rescued"}  # former names of figures of the training
+FORMER_NAMES = {"floored": "rescued"}  # figures of the training: present names, and those in older files
 FORMER_DEFAULTS = {"decode": "map"}  # values of parameters that older files do not have
 NEEDED = ("structure", "missing_label", "classes")  # parameters that a file must have: predictions depend on them
 

@@ -89,9 +89,9 @@ class TrainingPlan:
     ) -> Solver[Any]:
         """The solver object of the plan, or the solver of that name with the estimator's settings.
 
-        "auto" depends on the problem: whether inference is ``exact``, also at the first temperatures of L-BFGS; whether
-        minimum ``cuts`` make it exact at the target temperatures only, and weights are few; whether there is a
-        ``dual``; the share of ``missing`` labels; and whether values are convergent bounds (``bounded``).
+        "auto" depends on the problem. ``exact``: inference is exact, also at the first temperatures of L-BFGS;
+        ``cuts``: minimum cuts make it exact at the target temperatures, and the weights are few; ``dual``: whether BCFW
+        can solve the problem; ``missing``: the share of missing labels; ``bounded``: values are convergent bounds.
         """
         solver = self.solver
         settings: dict[str, Any] = {}

@@ -114,22 +114,22 @@ class Fold:
         return {"right": right, "total": total, "shown": [decoded_of[int(i)].tolist() for i in shown]}
 
 
-def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) -> Result:
+def _member(protocol: Protocol, data: Fold, member: str, solver_name: str, shown: Ints) -> Result:
     """A member by CCCP at the paper's C, or by AdaGrad with C and rate chosen on the held-out images; HCRF is decoded
     by its marginals as well."""
     settings = protocol.settings(NAME)
     inference = protocol.inference("fast", max_sweeps=settings["sweeps"])
-    outer = settings["solvers"][how].get("outer")
+    outer = settings["solvers"][solver_name].get("outer")
 
     def fit(images: PartlyLabelled, C: float, rate: float) -> Any:
-        solver: Any = protocol.descent("adagrad", rate, max_iter=settings["solvers"][how]["epochs"])
+        solver: Any = protocol.descent("adagrad", rate, max_iter=settings["solvers"][solver_name]["epochs"])
         if outer is not None:
             solver = CCCP(solver, max_iter=outer, literal=True)
         # Features are shared with labelled patches, so a start at zero freezes nothing.
         common: dict[str, Any] = {"C": C, "init": "zeros", "classes": range(len(CATEGORIES))}
         return MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(images.X, images.y)
 
-    pairs = list(product(settings["solvers"][how]["Cs"], settings["solvers"][how]["rates"]))
+    pairs = list(product(settings["solvers"][solver_name]["Cs"], settings["solvers"][solver_name]["rates"]))
     scores = [0.0]
     if len(pairs) > 1:
         inner = data.images.select(data.inner)

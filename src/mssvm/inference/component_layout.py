@@ -174,7 +174,7 @@ class ComponentLayout:
 
     @cached_property
     def output_number(self) -> Ints:
-        """The number of outputs before each variable, and in all: the number of each output among them."""
+        """For every variable, the number of outputs before it, which numbers the outputs; last, the number of all."""
         return offsets(self.query.output.astype(np.int64))
 
     @cached_property

@@ -117,7 +117,8 @@ def _replace_instances(sample: Sample, belief: Belief, substitute: Belief, insta
 
 
 def of_member(name: str, loss: Loss | None = None) -> Unified:
-    """The objective of a member by its row of the paper's Table 1; without a loss, with the row's own."""
+    """The objective of a member by its row of the paper's Table 1, with the loss of that row unless another is
+    given."""
     row = MEMBERS[name]
     assert row.eps_y is not None and row.eps_h is not None, f"{name} has temperatures of its own"
     return Unified(row.eps_y, row.eps_h, loss or resolve_name(LOSSES[row.loss].place)())

@@ -47,7 +47,7 @@ APPROXIMATE_TRIALS = 6
 APPROXIMATE_PERIOD = 6
 APPROXIMATE_RISE = 1e-3  # a point that is higher by at most this share of the objective counts as no higher
 # Longest first trial, as a multiple of the longer of the last two steps: after a longer one, messages are so far from
-# those of the weights before that shorter trials start from wrong messages, too.
+# those of the previous weights that shorter trials start from wrong messages, too.
 LONGEST_STEP = 3.0
 CERTIFIED_STEP = 1e-3  # the first step of a certified stage, as a share of the weights it starts from
 GAP_SHARE = 0.5  # a gap proven by the slope alone is small enough at this share of the tolerance

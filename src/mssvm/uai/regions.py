@@ -104,8 +104,8 @@ class Walk:
     def call(self, draws: Floats, states: Ints, progress: Floats, best: Ints, hot: float, cold: float) -> float:
         """A region for every row of ``draws``, with noise from ``hot`` to ``cold``, and the value that is reached.
 
-        ``states`` are changed in place, and so are ``progress``, their value and the best one so far, and ``best``, the
-        states of the latter where a better one was found.
+        Three arrays are changed in place: ``states``; ``progress``, which has their value and the best value so far;
+        and ``best``, the states of the best value if this call raised it.
         """
         WALK(
             wiring=self.wiring.record,

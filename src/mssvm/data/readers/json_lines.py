@@ -7,7 +7,7 @@
 {"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
 {"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
 {"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, with structure="multilabel"
-{"tokens": ["The", "cat"], "ner_tags": ["O", "B"]}                of other programs: see ``foreign``
+{"tokens": ["The", "cat"], "ner_tags": ["O", "B"]}                fields of other programs: see ``foreign``
 
 Votes of several annotators stand in ``votes`` or ``spans`` (``readers.votes``).
 """

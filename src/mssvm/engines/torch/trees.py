@@ -83,7 +83,10 @@ class Postorder:
         return len(np.unique(above)) == len(above)
 
     def carries_one(self, roles: Ints) -> bool:
-        """Whether every free hidden variable has at most one open output below it (one not separated by an output)."""
+        """Whether every free hidden variable has at most one open output below it.
+
+        An output is open if no other output is on the path between the two.
+        """
         mine = roles[self.variables].tolist()
         above = np.where(self.rows[:, 1] >= 0, self.rows[:, 2], -1).tolist()
         carried = [0] * len(mine)

@@ -111,7 +111,7 @@ class MeanField:
         return Colour(variables, spans(batch.unary_ptr[variables], sizes), ptr, tuple(incoming))
 
     def _by_table(self, factors: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Factors with the places of their tables: with a single one each, where many factors share few tables."""
+        """Groups of factors and where their tables begin: one place for a whole group where few tables are shared."""
         table_at = self.batch.table_at[factors]
         tables = np.unique(table_at)
         if len(tables) > FEW_TABLES:

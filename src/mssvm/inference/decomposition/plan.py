@@ -102,7 +102,8 @@ class DecompositionPlan:
     def run(self, task: ChainTask, side: str, theta: Potentials) -> tuple[ChainRun, bool]:
         """The chains of a task with the messages of its side of training, and whether they begin without messages.
 
-        They do at the first theta whose tables are not all zero; before, messages are zero but for rounding.
+        They also begin without messages at the first theta whose tables are not all zero: the messages of earlier
+        calls are rounding errors then.
         """
         if not side:
             return task.run(), True
@@ -236,7 +237,7 @@ class BegunBound:
 
 @dataclass(frozen=True, eq=False)
 class BothBounds:
-    """Paired inference by two bounds, of which a device, or the threads of the host, may work on both at once."""
+    """Paired inference by two bounds, which a device, or the threads of the host, may compute at the same time."""
 
     plus: DecompositionBoundQuery
     minus: DecompositionBoundQuery

@@ -153,7 +153,8 @@ INLINE void combine_block(const Bucket &b, int64_t begin, int64_t n, const V *wo
     }
 }
 
-// Calls consume(position, n) for blocks of n rows, in workspace.block, of the positions from .. to of the separator.
+// Goes through the positions `from` to `to` of the separator in blocks of n rows: combines a block in workspace.block,
+// then calls consume(position, n) with its first position.
 template <Algebra algebra, class V, class F>
 void visit(const Bucket &b, int64_t from, int64_t to, const V *work, Workspace<V> &workspace, F consume) {
     Odometer odometer{b, workspace.at.data(), workspace.digit.data()};
@@ -178,7 +179,7 @@ void visit(const Bucket &b, int64_t from, int64_t to, const V *work, Workspace<V
     }
 }
 
-// The message of a step at the positions from .. to.
+// The message of a step at the positions `from` to `to`.
 template <Algebra algebra, class V>
 void forward_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, V *message,
                    Workspace<V> &workspace) {
@@ -233,7 +234,7 @@ template <class V> INLINE int64_t count_nonzero(const V *g, int64_t n) {
     return count;
 }
 
-// Hands the gradient of a step's message, at the positions from .. to, on to its inputs.
+// Hands the gradient of a step's message, at the positions `from` to `to`, on to its inputs.
 template <Algebra algebra, class V>
 void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, const V *message, V *grad,
                    Workspace<V> &workspace) {

@@ -7,8 +7,7 @@
 //     (sum_h a(h) f(h))^n = sum_k c(k) prod_h a(h)^k(h) prod_h f(h)^k(h),   k(1) + .. + k(H) = n,   c multinomial
 //
 // So a variable whose states are the counts k replaces the hidden variable, and the path is a chain at one
-// temperature, eps_y. With
-// E = exp(theta / eps_h) and E^k(y) = prod_h E(y, h)^k(h):
+// temperature, eps_y. With E = exp(theta / eps_h) and E^k(y) = prod_h E(y, h)^k(h):
 //
 //     label to counts     g(k) = c(k) sum_y b(y) E^k(y),     b(y) = exp(u(y) / eps_y) s(y)
 //     counts to label     s(y) = sum_k m(k) E^k(y),          m(k) = g(k) prod_h exp(u(h) / eps_h)^k(h)

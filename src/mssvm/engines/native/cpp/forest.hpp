@@ -94,11 +94,14 @@ private:
     // may be the only one left later, and at eps_y > eps_h a tiny row grows when it is raised to eps_h / eps_y.
     bool strict() const { return roles_.has_forbidden || eps_.y > eps_.h; }
 
-    // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product
-    // of e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1
-    // factors, which must not underflow. Otherwise it is the smallest sum of a belief: a term that underflowed (1e-308)
-    // must stay negligible beside such a sum, although the message to the parent may raise it by exp(range) relative to
-    // the others, and by the same factor again relative to other rows if there are rows.
+    // The smallest number that may be trusted.
+    //
+    // With `strict` it is a limit on every factor. A belief is the product of e and of the messages of m children, and
+    // a message is at least a belief times an entry of a table: products of 2 m + 1 factors must not underflow.
+    //
+    // Otherwise it is a limit on the sum of a belief. A term that underflowed (1e-308) must stay negligible beside that
+    // sum, although the message to the parent may raise the term by exp(range) relative to the others, and by the same
+    // factor again relative to other rows if there are rows.
     double trusted() const {
         if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_children + 1));
         if (roles_.has_rows) return std::max(1e-250, 1e-270 * std::exp(2 * roles_.range));

@@ -1,8 +1,9 @@
 // Sparse linear maps from the scores of graphs to those of forests made from them, and their transposes for marginals.
 //
-// A map is a list of blocks (a forest, a table) of a few kinds. A block of kind q, which begins at here[i] of the
-// forests' array, has the runs ptr[q] .. ptr[q + 1]: entry place[at[i] + slot] + entry of the graphs' array goes to
-// here[i] + to, and so on for `length` entries with constant steps on both sides.
+// A map is a list of blocks (a forest, a table) of a few kinds. Block i has the kind of[i], begins at here[i] of the
+// forests' array, and reads the graphs' array from the places place[at[i]], place[at[i] + 1], ... on. A kind q has the
+// runs ptr[q] .. ptr[q + 1]. A run maps `length` entries with constant steps on both sides: the first of them is
+// place[at[i] + slot] + entry in the graphs' array and here[i] + to in the forests' array.
 #include "boundary.hpp"
 #include "given.hpp"
 
@@ -94,7 +95,7 @@ int64_t find_runs(const RunsCall &call) {
         int64_t to = row[0], slot = row[1], entry = row[2];
         if (count > 0 && runs[count - 1].slot == slot) {
             EntryRun &run = runs[count - 1];
-            if (run.length == 1) {  // any step will do
+            if (run.length == 1) {  // a run of one entry has no step yet
                 run.entry_step = entry - run.entry;
                 run.to_step = to - run.to;
             }

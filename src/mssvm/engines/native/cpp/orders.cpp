@@ -75,7 +75,8 @@ int64_t rows(const Rows &r) {
 
 // --- the cost of a given order ---
 
-// `later` has all variables in order, those that are eliminated first; `place` is its inverse (-1: not there).
+// `later` has all variables in order: the eliminated ones first, then the others. `place` is its inverse (-1: not
+// there).
 struct Separators {
     int64_t bytes;
     const Graph *graph;
@@ -255,8 +256,9 @@ int64_t cliques(const Cliques &c) {
 
 // --- greedy search ---
 
-// The cheapest variable of `group` first: by fill, or by the size of its clique; ties by index or, with a `shuffle`
-// that is not 0, at random. Returns the length of the order: 0 once it is worse than the bar or beyond the limits.
+// Orders the variables of `group`, always the cheapest next: by fill, or by the size of its clique; ties by index or,
+// with a `shuffle` that is not 0, at random. Returns the length of the order: 0 once it is worse than the best one
+// known (`bar_largest`, `bar_total`) or beyond the limits.
 struct Greedy {
     int64_t bytes;
     const Graph *graph;

@@ -8,8 +8,8 @@ using namespace mssvm;
 namespace {
 
 struct Unfilter {
-    int64_t bytes, height, width, step;  // bytes of a row, and from a byte to the same one of the pixel before
-    Bytes8 lines, out;                   // height rows of a filter's number and `width` bytes; the bytes alone
+    int64_t bytes, height, width, step;  // `width`: bytes of a row; `step`: bytes of a pixel
+    Bytes8 lines, out;                   // rows of a filter's number and `width` bytes; the unfiltered bytes alone
 };
 
 enum Filter : uint8_t { NONE, LEFT, UP, AVERAGE, PAETH };

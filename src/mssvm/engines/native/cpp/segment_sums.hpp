@@ -300,7 +300,7 @@ protected:
         for (int64_t c = 0; c < C_; ++c) enter(b, c, log_transition(c));
     }
 
-    // A segment of label c may begin at position a, after this score.
+    // Enters position a as a start of segments of label c; `score` is that of everything before the position.
     void enter(int64_t a, int64_t c, double score) {
         double e = score + first(a, c) + start_[a];
         if (rows_) {

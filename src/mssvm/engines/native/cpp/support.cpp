@@ -17,7 +17,7 @@ struct Search {
     int64_t bytes;
     const ConstraintGraph *wiring;
     Bytes8 hard;
-    Floats tables, promise;  // promise: by state
+    Floats tables, promise;  // promise: by state, its score with a bonus and noise
     Bytes8 left;             // the states that arc consistency leaves
     Ints fails;              // by variable: its failures, which a call counts
     int64_t most;            // failures after which the search gives up
@@ -28,8 +28,8 @@ template <class Call> void check_call(const Call &c) {
     require(c.hard.size == c.wiring->factors() && c.left.size == c.wiring->states(), "masks have other sizes.");
 }
 
-// The open variable with the fewest states for its failures, or -1 if all are decided. Until the first failure
-// (`cursor` >= 0) variables are taken as they come.
+// The open variable with the smallest ratio of states to failures, or -1 if all are decided. Until the first failure
+// (`cursor` >= 0) it is the next one in the order of numbers.
 int64_t next_variable(const std::vector<int64_t> &size, const Ints &fails, int64_t &cursor) {
     int64_t n = int64_t(size.size());
     if (cursor >= 0) {

@@ -30,7 +30,7 @@ struct Walk {
     int64_t columns;        // random numbers in a row
     double hot, cold;       // temperatures of the noise at the first region and after the last
     double most_entries;    // entries of a clique
-    double most_outputs, least_power;  // outputs of a region; the least number is the most to this power
+    double most_outputs, least_power;  // a region has most_outputs^p outputs, p at random from least_power to 1
     double eps;
     Floats progress;  // the value of the states, and the best one seen
     Ints best;        // states of the best value

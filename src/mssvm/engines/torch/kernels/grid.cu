@@ -188,24 +188,26 @@ template <int AXIS, int HOW, bool BACK> __device__ __forceinline__ void through(
     }
 }
 
-// The message to a neighbour, from v: the product of a node's field and all messages but the neighbour's. The message
-// of an output to a hidden neighbour is restricted to its best states (or weighted by them), divided by the neighbour's
-// last message; with a single best state it is that state's row of the table, and the division is a constant factor.
-template <int AXIS, bool BACK> __device__ __forceinline__ void tell(const Tables &all, const Memory &at, int position,
-                                                                    bool mine, bool theirs, const M *said, M *v, M *o) {
+// The message `o` to a neighbour, from `v`: the product of a node's field and all messages but the neighbour's. The
+// message of an output to a hidden neighbour is restricted to its best states (or weighted by them), divided by the
+// neighbour's last message `received`; with a single best state it is that state's row of the table, and the division
+// is a constant factor.
+template <int AXIS, bool BACK>
+__device__ __forceinline__ void tell(const Tables &all, const Memory &at, int position, bool from_output,
+                                     bool to_output, const M *received, M *v, M *o) {
     if constexpr (PRODUCT < MIXED) {
         through<AXIS, PRODUCT, BACK>(all, at, position, v, o);
         return;
     }
-    if (mine && theirs) {
+    if (from_output && to_output) {
         through<AXIS, PRODUCT == TEMPERED ? TEMPERED : MAXIMA, BACK>(all, at, position, v, o);
         return;
     }
-    if (mine) {
+    if (from_output) {
         M belief[S];
         unsigned int best = 0;  // a bit for every best state
 #pragma unroll
-        for (int s = 0; s < S; s++) belief[s] = s ? v[s] * said[s ? s - 1 : 0] : v[0];
+        for (int s = 0; s < S; s++) belief[s] = s ? v[s] * received[s ? s - 1 : 0] : v[0];
         M top = S % 2 ? belief[0] : larger(belief[0], belief[1]);
 #pragma unroll
         for (int s = 2 - S % 2; s < S; s += 2) top = largest(top, belief[s], belief[s + 1]);
@@ -221,7 +223,7 @@ template <int AXIS, bool BACK> __device__ __forceinline__ void tell(const Tables
         }
 #pragma unroll
         for (int s = 0; s < S; s++) {
-            const M over = s ? inverse(said[s ? s - 1 : 0]) : UNIT;
+            const M over = s ? inverse(received[s ? s - 1 : 0]) : UNIT;
             if (PRODUCT == MIXED) v[s] = belief[s] == top ? over : M(0);
             else v[s] = M(pow_(REAL(belief[s] * inverse(top)), at.ratio)) * over;
         }
@@ -340,13 +342,13 @@ template <int AXIS> __device__ __forceinline__ void send(const Tables &all, cons
         }
         const M *table = at.tables + AXIS * S * COLUMNS;
         const auto ahead = [&](int s) { return field(s, BEFORE); };
-        const auto said = [&](int s, int side) { return s ? m[side + (s - 1) * PLACES] : UNIT; };
+        const auto received = [&](int s, int side) { return s ? m[side + (s - 1) * PLACES] : UNIT; };
         if constexpr (PRODUCT != MIXED) both_ways<PRODUCT>(table, ahead, behind, sum, back);
         else if (!(roles & 1)) both_ways<SUMS>(table, ahead, behind, sum, back);
         else {
             both_maxima(table, ahead, behind, sum, back);
 #pragma unroll
-            for (int s = 0; s < S; s++) best.see(s, times(behind[s], said(s, BEFORE)));
+            for (int s = 0; s < S; s++) best.see(s, times(behind[s], received(s, BEFORE)));
             // To hidden neighbours, as in `tell`: the row (or column) of each best state, divided by the neighbour's
             // message.
             const bool on_hidden = !(roles & (2 << 2 * AXIS)), back_hidden = !(roles & (4 << 2 * AXIS));
@@ -359,7 +361,7 @@ template <int AXIS> __device__ __forceinline__ void send(const Tables &all, cons
             }
             for (unsigned int left_over = tied ? best.states : 0u; left_over; left_over &= left_over - 1) {
                 const int s = __ffs(left_over) - 1;
-                const M right = inverse(said(s, AFTER)), left = inverse(said(s, BEFORE));
+                const M right = inverse(received(s, AFTER)), left = inverse(received(s, BEFORE));
 #pragma unroll
                 for (int t = 0; t < S; t++) {
                     if (on_hidden) sum[t] += right * table[s * COLUMNS + t];
