@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mssvm.cli import options as o
+from mssvm.cli import tables
 from mssvm.cli.scoring import scores, shard_scores
-from mssvm.cli.tables import columns, pairs
 from mssvm.data.metrics import Rates, Scores, averages
 from mssvm.data.readers.stream import shown_name
 
@@ -89,7 +89,7 @@ def _summary(result: Scores, name: str, trained: set[Any]) -> Table:
         spans = result.spans
         rows.append(("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})"))
         rows.append(("spans", f"{spans.support}"))
-    return pairs(f"Labels of {name}", rows)
+    return tables.pairs(f"Labels of {name}", rows)
 
 
 def _rates(title: str, what: str, rates: Mapping[Any, Rates], counted: str) -> Table:
@@ -97,4 +97,4 @@ def _rates(title: str, what: str, rates: Mapping[Any, Rates], counted: str) -> T
         (name, f"{part.precision:.2%}", f"{part.recall:.2%}", f"{part.f1:.2%}", part.support)
         for name, part in rates.items()
     )
-    return columns(title, (what, "precision", "recall", "F1", counted), rows)
+    return tables.columns(title, (what, "precision", "recall", "F1", counted), rows)

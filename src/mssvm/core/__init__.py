@@ -10,4 +10,5 @@ caches, recycling         caches with a limit on their size; memory that is used
 errors, checks, memory    errors, and the checks of parameters and sizes that raise them
 registry, params, files   names of classes and settings, and how they are written to files
 progress, stopping        a line of progress; Ctrl-C and SIGTERM
+text, collector           text that is safe to print; pausing the garbage collector
 """

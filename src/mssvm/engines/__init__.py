@@ -1,5 +1,8 @@
 """Engines: ``base`` is the protocol, ``native`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
 
+``messages`` and ``decomposition`` are the protocols of belief propagation and of the bound by chains. ``rooting``,
+``clusters``, ``elimination`` and ``program`` plan exact inference for any engine.
+
 ``engine_of`` finds an engine by its name; a new engine is one package and one line of the table ``ENGINES``. Without a
 compiled library "auto" is the reference engine, with a warning once per process.
 """

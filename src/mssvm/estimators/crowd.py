@@ -44,8 +44,8 @@ ITERATIONS = 20  # iterations of the solver in every round but the last
 
 @dataclass(frozen=True, eq=False)
 class CrowdFit:
-    """The result of learning from votes: weights, the outcome of training, tables, and probabilities of the true
-    labels."""
+    """The result of learning from votes: encoder, weights, figures of the training, confusion tables, and a summary of
+    the annotators."""
 
     encoder: Encoder
     w: Floats

@@ -7,9 +7,9 @@
     CuttingPlane   the constraint form of the paper's supplement: convex problems, with a certified gap
 
 ``solver`` is their common loop, ``run`` the state they share during a call (``trace``, callbacks, early stopping, time
-limit), ``solution`` the result, ``dual`` the convex form of the last two, ``checkpoint`` resumes interrupted runs,
-``alternate`` trains two sets of weights alternately, ``regulariser`` is R. A new solver is one file: a state, ``begin``
-and ``step``.
+limit), ``solution`` and ``outcome`` the result, ``dual`` the convex form of the last two, ``checkpoint`` resumes
+interrupted runs, ``alternate`` trains two sets of weights alternately, ``regulariser`` is R. A new solver is one file:
+a state, ``begin`` and ``step``.
 """
 
 from mssvm.optim.bcfw import BCFW

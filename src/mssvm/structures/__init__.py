@@ -3,7 +3,9 @@
 A structure describes (``base``). With data it becomes an ``Encoder`` (``encoder``), which parses X, lays it out as a
 batch (``layout``), encodes it as inputs of the model (``encoded``), and names the weights (``weights``). ``Chain``,
 ``Grid``, ``GraphModel`` and ``MultiLabel`` share ``pairwise``; ``FactorModel`` takes factors of any order,
-``SequenceLabel`` has one label for a whole sequence, ``Segments`` splits sequences into labelled segments.
+``SequenceLabel`` has one label for a whole sequence, ``Segments`` splits sequences into labelled segments, whose
+lengths ``durations`` scores. ``tags`` are the rules of tagging schemes, and ``continued`` extends an encoder by new
+data.
 """
 
 from typing import Any

@@ -13,12 +13,12 @@ from mssvm.core.arrays import Bools, Floats
 class WeightBlock:
     """Named weights (n_features, states...) that act on every member of a group of variables or factors.
 
-    ``axes`` says for every state axis whether it is "label" or "hidden", ``cards`` how many states it has. ``source``
-    names the features; None is one constant feature. ``rows`` names the entry of ``InstanceTopology.rows`` with the
-    feature row of each member; None: member i has row i. A block with ``agree`` states has one weight per feature, kept
-    >= 0, which scores that both ends of a pair are in the same state. A block with a ``basis`` (rows, n_features) acts
-    on tables with that many rows of ``cards`` states: row r has the features ``basis[r]``, named ``basis_names``. The
-    table of a ``symmetric`` block scores a pair of states in both orders.
+    ``axes`` says for every state axis whether it is "label", "hidden" or "length", ``cards`` how many states it has.
+    ``source`` names the features; None is one constant feature. ``rows`` names the entry of ``InstanceTopology.rows``
+    with the feature row of each member; None: member i has row i. A block with ``agree`` states has one weight per
+    feature, kept >= 0, which scores that both ends of a pair are in the same state. A block with a ``basis`` (rows,
+    n_features) acts on tables with that many rows of ``cards`` states: row r has the features ``basis[r]``, named
+    ``basis_names``. The table of a ``symmetric`` block scores a pair of states in both orders.
     """
 
     name: str

@@ -418,7 +418,7 @@ class StructuredLoss(torch.nn.Module):
 
     def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> BoundQuery:
         """Inference for a query; without labels it depends on the layout alone and, on the CPU, is cached with it."""
-        plan = self._plan(laid, planner, "asking")
+        plan = self._plan(laid, planner, "inference")
         layout = laid.layout
         by_value = isinstance(planner.inference, Settings) and laid.device.type == "cpu"
         if query is not layout.query or not by_value:

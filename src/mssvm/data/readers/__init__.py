@@ -1,7 +1,8 @@
-"""Readers of labelled data: one file per format (``conll``, ``images`` with ``png``, ``json_lines``, ``npz``, ``ts``).
+"""Readers of labelled data: one file per format (``json_lines`` with ``foreign`` and ``votes``, ``conll``, ``ts``,
+``npz``, ``long_tables``, ``images`` with ``png``).
 
-Each turns a ``Stream`` into records; ``read`` holds the table of formats and puts the records together. ``values``
-checks what files give as features and labels.
+Each turns a ``Stream`` (``stream``) into records; ``read`` holds the table of formats and puts the records together.
+``values`` checks what files give as features and labels.
 """
 
 from mssvm.data.readers.read import check, read, read_parts

@@ -1,7 +1,8 @@
 """The engine protocol in plain NumPy: slow, but short enough to be read as its definition.
 
 ``exact`` eliminates one variable after the other from a list of tables, ``messages`` passes messages one factor at a
-time, ``features`` is one sparse matrix. ``inference`` decides which queries run, and in which order.
+time, ``chains`` is the bound by chains, ``features`` is one sparse matrix. ``inference`` decides which queries run, and
+in which order.
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@
 ``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until they are read. On GPUs
 ``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use; everything
 else, and every machine without these kernels, runs plain PyTorch, against which the kernels are tested.
+
+chains, trees                   the kernels of exact inference, on chains and on forests
+grids, pairs, convergence       those of belief propagation, on grids and on any pairwise graph
+decomposition, cover            that of the bound by chains
+segments, padded                those of semi-Markov models, and of padded chains in training
+conditional                     scores given the outputs
+nvrtc, cache                    compilation of kernels, and where the results are kept
 """
 
 from __future__ import annotations

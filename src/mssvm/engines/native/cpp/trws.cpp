@@ -72,8 +72,11 @@ bool load(const LoadCall &c) {
             for (int64_t at = a.state_at[g]; at < a.state_at[g + 1]; ++at)
                 for (int i = 0; i < L; ++i) {
                     int64_t v = a.variable[g * L + i];
-                    int64_t from = v < 0 ? -1 : c.unary_ptr[v] + at - a.state_at[g];
-                    c.unary[at * L + i] = v < 0 ? 0.0 : c.allowed[from] ? c.scores[from] : -INF;
+                    double &score = c.unary[at * L + i];
+                    score = 0.0;
+                    if (v < 0) continue;
+                    int64_t from = c.unary_ptr[v] + at - a.state_at[g];
+                    score = c.allowed[from] ? c.scores[from] : -INF;
                 }
     });
     return c.eps > 0 && scale(c);

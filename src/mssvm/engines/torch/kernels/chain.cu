@@ -142,7 +142,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
             for (int j = 0; j < COLS; j++) {
                 const REAL sum = m[j][0] + m[j][1];
                 if (SPARE) z0 = __shfl_sync(FULL, sum, 31);
-                a[j] = go && me.on(j) ? exp_(next[i][j] * c) * (sum * r) : SPARE && !me.on(j) ? REAL(0) : a[j];
+                if (go && me.on(j)) a[j] = exp_(next[i][j] * c) * (sum * r);
+                else if (SPARE && !me.on(j)) a[j] = REAL(0);
                 if (has_forbidden)
                     lost = lost || (go && me.on(j) && sum > 0 && a[j] < floor && next[i][j] > -infinity());
                 if (t + AHEAD + 1 < n && me.on(j)) next[i][j] = coming[i * S + j * LANES];

@@ -202,7 +202,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
              const int *__restrict__ number, const int2 *__restrict__ ends, const int *__restrict__ owner,
              const unsigned char *__restrict__ kinds, const signed char *__restrict__ active, REAL *__restrict__ change,
              REAL eps, REAL damping, REAL ratio, int colour, int measure, int n_factors) {
-    __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * COLUMNS : STAGED ? THREADS * SS : 4];
+    constexpr int WITHOUT_TABLES = STAGED ? THREADS * SS : 4;
+    __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * COLUMNS : WITHOUT_TABLES];
     __shared__ REAL worst;
     const int first = blockIdx.x * THREADS, n = min(THREADS, n_factors - first), f = first + threadIdx.x;
     for (int k = threadIdx.x; k < TABLES * S * COLUMNS; k += THREADS)
@@ -217,9 +218,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool on = threadIdx.x < n && active[ONE ? 0 : owner[f]];
     if (on) {
         constexpr int WIDTH = TABLES ? COLUMNS : S;
-        const REAL *P = TABLES   ? kept + (TABLES > 1 ? number[f] : 0) * S * COLUMNS
-                        : STAGED ? kept + threadIdx.x * SS
-                                 : tables + (long long)number[f] * SS;
+        const REAL *P = tables + (long long)number[f] * SS;
+        if (TABLES) P = kept + (TABLES > 1 ? number[f] : 0) * S * COLUMNS;
+        else if (STAGED) P = kept + threadIdx.x * SS;
         const int kind = PRODUCT >= MIXED || COLOURED ? kinds[f] : 0;
         const int2 end = __ldcs(ends + f);
         REAL m0[ROW], m1[ROW], e0[S], e1[S], o0[S], o1[S];

@@ -47,10 +47,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const bool on = t < n;
         const Visit me = visit[on ? t : 0];
         const bool root = me.parent_state_at < 0;
-        const REAL scores = !on || k >= me.n_states() ? none
-                            : me.is_leaf()            ? u[me.state_at + k] * c
-                                                      : carried,
-                   top = max_over_lanes(scores);
+        REAL scores = none;
+        if (on && k < me.n_states()) scores = me.is_leaf() ? u[me.state_at + k] * c : carried;
+        const REAL top = max_over_lanes(scores);
         const REAL e = k < me.n_states() ? exp_(scores - top) : REAL(0);
         const bool lost = __ballot_sync(FULL, on && scores > none && e < FLOOR) & group;
         REAL total = 0;
@@ -150,10 +149,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         REAL best = none;
         int at = 0;
         for (int s = 0; s < own; s++) {
-            const REAL x = from_lane(scores, s), w = root ? x
-                                                     : on && s < me.n_states() && k < me.n_parent_states()
-                                                         ? x + table[me.entry(s, k)]
-                                                         : none;
+            const REAL x = from_lane(scores, s);
+            REAL w = none;
+            if (root) w = x;
+            else if (on && s < me.n_states() && k < me.n_parent_states()) w = x + table[me.entry(s, k)];
             if (w > best) {
                 best = w;
                 at = s;

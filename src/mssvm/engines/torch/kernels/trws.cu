@@ -42,7 +42,9 @@ struct Sweeps {
                                                                    const double *from, double *to) const {
         double sent[EACH], top = lowest();
         const int there = forward ? item.after : item.before;
-        const int k = item.card(), n = !active ? 0 : forward ? item.card_after() : item.card_before();
+        const int k = item.card();
+        int n = 0;
+        if (active) n = forward ? item.card_after() : item.card_before();
         const double *table = me.in.tables + (forward ? me.table[i] : me.table_before[i]);
         const bool second = item.second >> (forward ? 0 : 1) & 1;
 #pragma unroll
@@ -65,7 +67,7 @@ struct Sweeps {
         return top;
     }
 
-    // work(item, its number, its variable's G, its weight, whether there is one) of all items of a level.
+    // work(number, item, G of its variable, its weight, whether there is an item) for all items of a level.
     template <class Work> __device__ __forceinline__ void each_item(int level, Work work) const {
         const Level here = me.levels[level];
         const int begin = here.item, end = begin + here.n * here.chains;
@@ -151,7 +153,8 @@ struct Sweeps {
     // A pass over all levels, as `pass` and `reading`; messages of this direction come from the ring.
     template <bool forward, bool reading> __device__ __forceinline__ double quick(double *R, double *Q) const {
         __shared__ double ring[RING ? W * SLOTS : 1];
-        double *to = reading ? R : forward ? F : B, sum = 0;
+        double *to = forward ? F : B, sum = 0;
+        if (reading) to = R;
         Step now(me, forward ? 0 : int(me.at.n_levels) - 1);
         Step next = now.next<forward>(me), later = next.next<forward>(me);
         Head head_now = head<forward>(now), head_next = head<forward>(next);
@@ -180,7 +183,8 @@ struct Sweeps {
     __device__ __forceinline__ double visit(const Step &step, const Head &head, const Body<reading> &body, double *ring,
                                             double *to, double *Q) const {
         const Item &item = head.item;
-        const int there = forward ? item.after : item.before, come = item.place >> (forward ? 8 : 16);
+        const int there = forward ? item.after : item.before;
+        const int arrivals = item.place >> (forward ? 8 : 16);  // bit c: a message comes to the variable in its chain c
         const int rank = item.rank(), first = head.i - rank * step.here.n;
         const int slot = step.ring() + first - step.here.item;
         double from[W], sent[W], top = lowest();
@@ -190,7 +194,7 @@ struct Sweeps {
 #pragma unroll
             for (int c = 0; c < CHAINS; c++) {
                 double arrived = 0;
-                if (come >> c & 1 && (!reading || c == rank))
+                if (arrivals >> c & 1 && (!reading || c == rank))
                     arrived = RING ? ring[x * SLOTS + slot + c * step.here.n]
                                    : to[(long long)x * S + first + c * step.here.n];
                 G += body.other[c][x] + (reading ? body.same[reading ? c : 0][x] : arrived);
@@ -200,7 +204,7 @@ struct Sweeps {
                 if (reading) swept = body.same[reading ? c : 0][x];
             }
             from[x] = G > lowest() ? head.rho * G - back : lowest();
-            if (reading && come >> rank & 1 && G > lowest()) from[x] += own - swept;
+            if (reading && arrivals >> rank & 1 && G > lowest()) from[x] += own - swept;
         }
 #pragma unroll
         for (int z = 0; z < W; z++) {

@@ -407,8 +407,9 @@ struct Nested {
             const int i = head_now.i;
             const Item &item = head_now.item;
             const bool hidden = i >= 0 && head_now.role & 1;
-            const int come = i < 0 ? -1 : forward ? item.before : item.after;
-            const int m = hidden && come >= 0 ? W : 1;
+            int sender = -1;
+            if (i >= 0) sender = forward ? item.before : item.after;
+            const int m = hidden && sender >= 0 ? W : 1;
             double same[W][W], mine[W];
             if (i >= 0) {
                 const int slot = now.ring() + i - now.here.item;
@@ -416,7 +417,7 @@ struct Nested {
                 for (int r = 0; r < W; r++)
 #pragma unroll
                     for (int x = 0; x < W; x++)
-                        same[r][x] = come >= 0 && r < m ? ring[(r * W + x) * SLOTS + slot] : 0.0;
+                        same[r][x] = sender >= 0 && r < m ? ring[(r * W + x) * SLOTS + slot] : 0.0;
             }
             if (update) {
                 const bool stuck = i >= 0 && propose<forward>(now, head_now, body, same, m, mine, proposed, remaining);
