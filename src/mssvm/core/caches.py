@@ -13,6 +13,11 @@ V = TypeVar("V")
 P = ParamSpec("P")
 
 
+def one_each(value: object) -> int:
+    """The size of every value in a cache whose capacity is a number of values."""
+    return 1
+
+
 @dataclass(eq=False)
 class LRUCache(Generic[K, V]):
     """The most recently used values, up to a total ``size`` of ``capacity``.

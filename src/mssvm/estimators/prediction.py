@@ -32,7 +32,7 @@ from mssvm.structures.layout import Sites
 CACHED_STATES = 1 << 22  # states of the queries whose compiled inference is cached
 
 Predictor = Callable[[Planner, Inputs, Query], BoundQuery]
-"""The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
+"""Binds a query about inputs to inference: best outputs at temperature 0, marginals above it."""
 
 
 @dataclass(frozen=True)

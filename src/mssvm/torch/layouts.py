@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
-from mssvm.core.caches import LRUCache
+from mssvm.core.caches import LRUCache, one_each
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
 from mssvm.core.terms import Target
@@ -50,9 +50,10 @@ class ScoreLayout:
     constrained: frozenset[str] = frozenset()
     symmetric: bool = False
     plans: dict[Any, Any] = field(default_factory=dict)  # plans of inference for the batch, by purpose
+    # ``query`` bound to inference, by temperatures, inference and engine.
     bounds: LRUCache[Hashable, BoundQuery] = field(
-        default_factory=partial(LRUCache[Hashable, BoundQuery], CACHED_BOUNDS, bool)
-    )  # of ``query``
+        default_factory=partial(LRUCache[Hashable, BoundQuery], CACHED_BOUNDS, one_each)
+    )
     _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property

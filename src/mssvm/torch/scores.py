@@ -29,7 +29,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from mssvm.core.caches import LRUCache
+from mssvm.core.caches import LRUCache, one_each
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.terms import Target
 from mssvm.data.graphs import Graph
@@ -89,7 +89,7 @@ class Layouts:
         self.all_own = all_own
         self.missing_label = missing_label
         self._cache: LRUCache[LayoutKey, ScoreLayout] = LRUCache(CACHED_STATES, lambda layout: layout.batch.n_states)
-        self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
+        self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, one_each)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""

@@ -737,7 +737,10 @@ private:
     }
     static INLINE void softmax(const Vec *v, int k, Vec tau, Vec *out) {
         Vec low = finite(largest_of(v, k)), sum{}, unit = tau > 0.0 ? 1.0 / tau : Vec{};
-        for (int x = 0; x < k; ++x) out[x] = exp((v[x] - low) * unit), sum += out[x];
+        for (int x = 0; x < k; ++x) {
+            out[x] = exp((v[x] - low) * unit);
+            sum += out[x];
+        }
         Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
         for (int x = 0; x < k; ++x) out[x] *= scale;
     }

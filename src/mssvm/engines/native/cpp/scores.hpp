@@ -182,7 +182,8 @@ private:
         } else if (shape.groups == 1) {
             partial_[0] = power_sum(score_.data(), shape.size, eps_h_);
         } else {
-            for (int64_t k = 0; k < shape.groups; ++k) partial_[k] = -INF, weight_[k] = 0.0;
+            std::fill(partial_.begin(), partial_.begin() + shape.groups, -INF);
+            std::fill(weight_.begin(), weight_.begin() + shape.groups, 0.0);
             for (int64_t t = 0; t < shape.size; ++t) partial_[group_[t]] = std::max(partial_[group_[t]], score_[t]);
             for (int64_t t = 0; t < shape.size; ++t)
                 if (score_[t] > -INF) weight_[group_[t]] += std::exp((score_[t] - partial_[group_[t]]) / eps_h_);
@@ -274,7 +275,10 @@ private:
         double top = -INF, total = 0.0;
         for (int64_t x = 0; x < card; ++x) {
             double v = field(lo + x);
-            if (v > top) top = v, best = x;
+            if (v > top) {
+                top = v;
+                best = x;
+            }
         }
         if (top == -INF) return -INF;
         for (int64_t x = 0; x < card; ++x) {

@@ -233,7 +233,10 @@ public:
                 }
                 for (int64_t s = middle; s < a_.slot_ptr[g + 1]; ++s)
                     score += vectors(call_.messages)[a_.message_at[s] + x][i];
-                if (score > best) best = score, state = x;
+                if (score > best) {
+                    best = score;
+                    state = x;
+                }
             }
             call_.states[v] = state;
         }

@@ -154,7 +154,10 @@ private:
     // all threads elsewhere.
     void wait(int begin, int end) {
         if (member_ >= active_) return;
-        if (!a_.side_by_side) begin = 0, end = active_;
+        if (!a_.side_by_side) {
+            begin = 0;
+            end = active_;
+        }
         else if (begin < member_) begin = member_ - 1;
         else end = std::min(end, member_ + 2);
         for (int other = begin; other < end; ++other)
