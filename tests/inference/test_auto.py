@@ -9,7 +9,7 @@ from builders import grid_scopes, random_case
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.auto import Auto
+from mssvm.inference.auto import Auto, entries_per_sweep
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
@@ -48,6 +48,17 @@ def test_instances_that_do_not_fit_are_propagated_and_the_status_says_so():
     for b in range(4):
         span = batch.state_span(b)
         np.testing.assert_allclose(belief.mu.unary[span].sum(), batch.topology(b).n_vars)
+
+
+def test_exact_inference_that_takes_no_longer_than_propagation_is_chosen_beyond_the_limit():
+    triples = [(t, t + 1, t + 2) for t in range(8)]
+    chain = Topology((3,) * 10, [(t, t + 1) for t in range(9)] + triples)
+    batch = Batch.build([chain, Topology((3,) * 64, tuple(grid_scopes(8, 8)))])
+    query = Query.all_outputs(batch)
+    assert entries_per_sweep(batch).tolist() == [9 * 2 * 9 + 8 * 3 * 27, 112 * 2 * 9]
+    assert Auto(operations_limit=100.0).plan(batch).fits(query, 1.0, 1.0).tolist() == [False, False]
+    assert Auto(operations_limit=100.0, sweeps=12.0).plan(batch).fits(query, 1.0, 1.0).tolist() == [True, False]
+    assert Auto(sweeps=0.1).plan(batch).fits(query, 1.0, 1.0).tolist() == [True, True]
 
 
 def _part(batch: Batch, theta: Potentials, query: Query, which: list[int]) -> tuple[Potentials, Query]:

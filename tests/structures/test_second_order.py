@@ -81,3 +81,15 @@ def test_other_orders_are_refused(order: object) -> None:
 def test_parameters_given_by_position_keep_their_places() -> None:
     chain = ms.Chain(2, False, True, False, [("a", "b")])
     assert (chain.hidden, chain.direct, chain.forbidden, chain.order) == (2, True, [("a", "b")], 1)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_training_is_exact_however_many_labels_and_sites(monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
+    """Beyond the limits of a pass, too: with 45 labels, sentences of 13 words were propagated."""
+    monkeypatch.setattr("mssvm.estimators.plan.PASS_OPERATIONS", 1.0)
+    monkeypatch.setattr("mssvm.estimators.plan.INSTANCE_OPERATIONS", 1.0)
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(30, 2)) for _ in range(3)]
+    y = [[None if missing and t % 7 == 0 else "abc"[int(v > 0)] for t, v in enumerate(x[:, 0])] for x in X]
+    clf = ms.MSSVM(ms.Chain(order=2), max_iter=3, classes="abc").fit(X, y)
+    assert clf.training_["exact"] and clf.predict(X, return_status=True)[1].exact.all()

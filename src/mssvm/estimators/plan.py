@@ -44,6 +44,7 @@ from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # table entries that it may visit in one instance, however many instances there are
+SWEEPS = 12.0  # or as many as these sweeps of fast propagation, which sweeps no less
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
@@ -159,8 +160,8 @@ def inference_of(
 ) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
     so in training "auto" uses fast propagation, and exact inference only where a pass over all instances is within
-    ``PASS_OPERATIONS``; ``wide`` is the method where exact inference is too expensive. Predictions pass the arguments
-    of their training."""
+    ``PASS_OPERATIONS`` or takes no longer than propagation; ``wide`` is the method where exact inference is too
+    expensive. Predictions pass the arguments of their training."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object
@@ -173,7 +174,7 @@ def inference_of(
     named = resolve_name(INFERENCES[inference].place)(**settings)
     if inference == "auto" and n_trained:
         operations = min(named.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        named = replace(named, operations_limit=operations, effort=effort, wide=wide)
+        named = replace(named, operations_limit=operations, sweeps=SWEEPS, effort=effort, wide=wide)
     made: Inference = named
     return made
 

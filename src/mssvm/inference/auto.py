@@ -30,6 +30,8 @@ class Auto(Settings):
     ----------
     memory_limit : bytes of workspace that exact inference may use on an instance.
     operations_limit : table entries that exact inference may visit in a call on an instance.
+    sweeps : exact inference may also visit as many as this number of sweeps of propagation: chains with factors of
+        three labels are then exact whatever their length.
     effort : of propagation: "fast", "normal", "careful" or a number.
     wide : the method where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
         convergent upper bound, on graphs whose factors join two variables; belief propagation on others).
@@ -42,6 +44,7 @@ class Auto(Settings):
 
     memory_limit: int = 1 << 30
     operations_limit: float = 2e8
+    sweeps: float = 0.0
     effort: int | str = "normal"
     threads: int = 1
     seed: int = 0
@@ -65,8 +68,9 @@ class Auto(Settings):
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
         engine = engine or engine_of("auto", self.threads)
-        settings = ExactSettings(self.memory_limit, operations_limit=self.operations_limit)
-        return AutoPlan(self, batch, engine, engine.exact(batch, settings))
+        operations = np.maximum(self.operations_limit, self.sweeps * entries_per_sweep(batch))
+        settings = ExactSettings(self.memory_limit, operations_limit=float(operations.max(initial=0.0)))
+        return AutoPlan(self, batch, engine, engine.exact(batch, settings), operations)
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         return self.plan(batch).bind(query, eps_y, eps_h)(theta)
@@ -77,14 +81,22 @@ def has_cycles(batch: Batch) -> Bools:
     return np.asarray(np.diff(batch.factor_ptr) >= np.maximum(np.diff(batch.var_ptr), 1))
 
 
+def entries_per_sweep(batch: Batch) -> Floats:
+    """Per instance: table entries that a sweep of propagation visits, those of every factor once for each variable."""
+    visited = [float((graph.scope_sizes * graph.table_sizes).sum()) for graph in batch.topologies]
+    return np.array(visited)[batch.topology_of]
+
+
 @dataclass(frozen=True, eq=False)
 class AutoPlan:
-    """Both plans of a batch; propagation's is made when an instance needs it."""
+    """Both plans of a batch; propagation's is made when an instance needs it. ``operations`` has the table entries that
+    exact inference may visit in every instance."""
 
     settings: Auto
     batch: Batch
     engine: Engine
     exact: ExactPlan
+    operations: Floats
 
     @cached_property
     def _propagation(self) -> Plan:
@@ -105,7 +117,7 @@ class AutoPlan:
                 return narrow
         costs = self.exact.costs(query, eps_y, eps_h)
         enough_memory = costs.bytes <= self.settings.memory_limit
-        return enough_memory & (costs.operations <= self.settings.operations_limit)
+        return enough_memory & (costs.operations <= self.operations)
 
     @cached_property
     def _cyclic(self) -> Bools:
