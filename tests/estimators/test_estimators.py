@@ -96,6 +96,14 @@ class TestAnswers:
             assert labels[b] == [model.classes_[k] for k in np.argsort(-p[b])]
             np.testing.assert_allclose(np.exp(scores[b] - scores[b][0]), np.sort(p[b])[::-1] / p[b].max(), rtol=1e-6)
 
+    def test_topk_of_a_long_sequence_is_refused_before_memory_is_used_up(self, monkeypatch):
+        monkeypatch.setattr("mssvm.core.memory.machine_memory", lambda: 1 << 20)
+        X = [np.arange(200.0)[:, None] % 3, np.zeros((1, 1))]
+        clf = ms.CRF().fit([x[:9] for x in X], [list("abcabcabc"), ["a"]])
+        with pytest.raises(MemoryLimitError, match=r"the 5 best labellings of 2 instances would need .* shorter ones"):
+            clf.predict_topk(X, 5)
+        assert clf.decision_gap(X)[0] > 0.0
+
     def test_topk_is_refused_where_inference_is_not_exact(self):
         model = ms.MSSVM(ms.Chain(hidden=2), inference=Propagate(merging=False), max_iter=1, random_state=0).fit(X, Y)
         with pytest.raises(UnsupportedError, match="k best outputs need exact inference"):

@@ -15,8 +15,9 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count
 from mssvm.core.errors import UnsupportedError
+from mssvm.core.memory import check_memory
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, counts
 from mssvm.estimators.prediction import PredictionRequest
 
 STATES_AT_ONCE = 1 << 20
@@ -35,6 +36,7 @@ class Leaf:
 def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]:
     """Per instance up to k pairs (score, states of all variables) of different outputs, best first."""
     batch = request.encoded.batch
+    _check_size(batch, request.query.output, k)
     spans = [batch.state_span(b) for b in range(len(batch))]
     heaps: list[list[Leaf]] = [[] for _ in spans]
     best: list[list[tuple[float, Ints]]] = [[] for _ in spans]
@@ -54,6 +56,15 @@ def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]
                 if len(best[b]) < k:
                     sets += [(b, mask) for mask in _split(batch, request.query.output, b, leaf)]
     return best
+
+
+def _check_size(batch: Batch, output: Bools, k: int) -> None:
+    """Raise if the sets of all outputs but the best do not fit into memory: their number is that of output sites, and
+    each has a mask over the states of its instance and the states of its best member."""
+    outputs = counts(output, batch.var_ptr).astype(np.float64)
+    bytes_of_set = np.diff(batch.unary_ptr[batch.var_ptr]) + 8 * np.diff(batch.var_ptr)
+    what = f"finding the {k} best labellings of {len(batch)} instances"
+    check_memory((k - 1) * float(outputs @ bytes_of_set), what, "give fewer instances at a time, or shorter ones")
 
 
 def _evaluate(request: PredictionRequest, sets: list[tuple[int, Bools]], heaps: list[list[Leaf]]) -> None:
