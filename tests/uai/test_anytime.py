@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -22,7 +23,7 @@ from mssvm.inference.propagation import Propagate
 from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.branching import BranchAndBound
 from mssvm.uai.local_search import CONDITIONING, LocalSearch
-from mssvm.uai.search import AnytimeSearch, SearchProgress
+from mssvm.uai.search import HELPFUL, AnytimeSearch, SearchProgress, Start, Starts, Suggestion
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -142,49 +143,74 @@ def test_bounds_of_the_whole_use_larger_tables_where_there_is_time(monkeypatch: 
     assert uppers[1] < uppers[0]
 
 
-@pytest.mark.parametrize(("helped", "gap", "calls"), [(True, 50.0, 1), (False, 50.0, 0), (True, 1.0, 0)])
-def test_the_first_start_is_tried_again_where_it_helped_and_bounds_are_far_apart(
-    helped: bool, gap: float, calls: int
-) -> None:
-    batch, theta, query = grid(np.random.default_rng(5), 3, 4)
-    best = Enumerate()(batch, theta, query, 0.0, 1.0)
-    asked = []
-
-    def again(seconds: float) -> Any:
-        asked.append(seconds)
-        return best.decode(batch)
-
-    search = AnytimeSearch(Anytime(1e6), OneInstance.of(batch, 0, theta, query), 1.0, again=again)
-    search.offer(search.support.greedy())
-    search.first_start_helped = helped
-    search.upper = search.lower + gap
-    search._offer_again()
-    assert len(asked) == calls
-    if calls:
-        assert search.lower == pytest.approx(best.value[0])
-
-
-@pytest.mark.parametrize("helps", [True, False])
-def test_others_like_the_first_start_are_tried_if_it_helps(helps: bool) -> None:
+@pytest.mark.parametrize(
+    ("incumbent", "exact", "gap", "asked"),
+    [
+        ("best", True, 50.0, []),
+        ("best", False, 50.0, []),
+        ("same", True, 1.0, []),
+        ("same", True, 50.0, ["closer", "closer too"]),
+        ("same", False, 1.0, []),
+        ("same", False, 50.0, ["coarse", "coarser"]),
+        ("none", True, 1.0, []),
+        ("none", True, 50.0, ["closer", "closer too"]),
+        ("none", False, 1.0, ["coarse", "coarser"]),
+        ("none", False, 50.0, ["coarse", "coarser", "again"]),
+    ],
+)
+def test_which_starts_follow_the_first(incumbent: str, exact: bool, gap: float, asked: list[str]) -> None:
+    """None if the first is far below the incumbent, and some only where bounds stay far apart."""
     batch, theta, query = grid(np.random.default_rng(5), 3, 4)
     best = Enumerate()(batch, theta, query, 0.0, 1.0).decode(batch)
     worst = Enumerate()(batch, Potentials(-theta.unary, -theta.tables), query, 0.0, 1.0).decode(batch)
-    asked = []
+    calls = []
 
-    def first(seconds: float) -> Any:
-        return worst if helps else best
+    def start(name: str, states: Ints, exact: bool) -> Start:
+        def suggest(seconds: float) -> Suggestion:
+            calls.append(name)
+            return Suggestion(states, exact)
 
-    def other(seconds: float) -> Any:
-        asked.append(seconds)
-        return best
+        return suggest
 
-    instance = OneInstance.of(batch, 0, theta, query)
-    search = AnytimeSearch(Anytime(1e6), instance, 1.0, starts=(first,), more=(other, other))
-    if not helps:
+    starts = Starts(
+        first=(start("first", worst, exact),),
+        closer=(start("closer", worst, True), start("closer too", best, False)),
+        coarser=(start("coarse", worst, False), start("coarser", best, False)),
+        again=(start("again", best, False),),
+    )
+    search = AnytimeSearch(Anytime(1e6), OneInstance.of(batch, 0, theta, query), 1.0, starts)
+    if incumbent == "same":
+        search.offer(worst)
+    if incumbent == "best":
         search.offer(best)
+        assert search.evaluate(worst)[0] < search.lower - HELPFUL
     search._offer_starts()
-    assert len(asked) == (2 if helps else 0)
-    assert search.offer(best) is False
+    search.upper = search.lower + gap
+    search._offer_later()
+    assert calls == ["first", *asked]
+    assert search.offer(best) is (incumbent != "best" and not asked)
+
+
+def test_once_a_coarser_start_is_exact_none_is_tried_again() -> None:
+    batch, theta, query = grid(np.random.default_rng(5), 3, 4)
+    best = Enumerate()(batch, theta, query, 0.0, 1.0).decode(batch)
+    calls = []
+
+    def again(seconds: float) -> Suggestion:
+        calls.append(seconds)
+        return Suggestion(best, False)
+
+    for exact in (True, False):
+        starts = Starts(
+            first=(lambda _: Suggestion(best, False),),
+            coarser=(lambda _, exact=exact: Suggestion(best, exact),),
+            again=(again,),
+        )
+        search = AnytimeSearch(Anytime(1e6), OneInstance.of(batch, 0, theta, query), 1.0, starts)
+        search._offer_starts()
+        search.upper = search.lower + 50.0
+        search._offer_later()
+        assert len(calls) == (0 if exact else 1)
 
 
 def test_interruption_returns_the_best_so_far() -> None:

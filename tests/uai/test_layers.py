@@ -88,7 +88,7 @@ def test_the_optimum_is_found_and_proven(zeros: float, eps_h: float) -> None:
         assert search.lower == pytest.approx(best, abs=1e-9) and search.upper == pytest.approx(best, abs=1e-7)
         evaluated = search.evaluator.instance.states.copy()
         evaluated[search.instance.output] = search.best[search.instance.output]
-        assert search._evaluate(evaluated)[0] == pytest.approx(best, abs=1e-9)
+        assert search.evaluate(evaluated)[0] == pytest.approx(best, abs=1e-9)
         solved += 1
     assert solved >= 6
 

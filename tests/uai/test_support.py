@@ -72,7 +72,7 @@ def test_a_walk_over_regions_counts_right_and_reaches_the_optimum(eps_h: float) 
         walk.restart(search.best, search.lower)
         for _ in range(12):
             _, found = walk.run(0.0, search.lower)
-            assert walk.value == pytest.approx(search._evaluate(walk.states)[0], abs=1e-7)
+            assert walk.value == pytest.approx(search.evaluate(walk.states)[0], abs=1e-7)
             assert (found is not None) == (found is not None and search.offer(found))
             assert search.lower <= truth + 1e-9
         assert search.lower == pytest.approx(truth)
@@ -99,6 +99,41 @@ def test_what_a_walk_remembers_of_other_regions_changes_nothing() -> None:
         assert value == pytest.approx(last, abs=1e-9)
         moved += bool((together != start).any())
     assert moved > 5
+
+
+def test_a_change_of_one_output_is_mended_by_others() -> None:
+    """Any possible outputs may come of it, but for those that keep the changed one."""
+    changes = 0
+    for seed in range(30):
+        batch, theta, query = constrained(seed, 0.35)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        left = support.states_left()
+        if left is None:
+            continue
+        support = Support(support.narrowed(left))
+        walk = Walk(support, 1.0, seed)
+        truth = possible(support)
+        if not truth or not walk.free.any():
+            continue
+        for before in truth[:4]:
+            after = walk.changed(before)
+            assert after is None or any((after == z).all() for z in truth)
+            if after is not None:
+                assert (after != before)[walk.free].any()
+                changes += 1
+    assert changes > 20
+
+
+def test_a_search_within_some_states_finds_an_assignment_exactly_where_there_is_one() -> None:
+    for seed in range(20):
+        batch, theta, query = constrained(seed, 0.3)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        at = support.instance.topology.unary_ptr[:-1]
+        within = (support.instance.unary > -np.inf) & (np.random.default_rng(seed).random(batch.n_states) < 0.8)
+        truth = [z for z in possible(support) if within[at + z].all()]
+        found = support.find(monotonic() + 20.0, within=within)
+        assert (found is not None) == bool(truth)
+        assert found is None or any((found == z).all() for z in truth)
 
 
 def test_a_search_that_prefers_a_possible_assignment_finds_it() -> None:

@@ -51,9 +51,11 @@ SEARCH_NAME = "propagation and search"
 # Processor time of joint MAP as a start: this share of the remaining time, but between these two numbers of seconds.
 JOINT_SHARE = 0.1
 JOINT_SECONDS = (1.0, 10.0)
-# Joint MAP first sums out hidden variables where tables of the first size suffice; if its start helps, joint MAP is
-# repeated with the other sizes. With none summed out (0), joint MAP is often proven at once.
-JOINT_ENTRIES = (256, 0, 16, 1024)
+# Joint MAP first sums out hidden variables where tables of this many entries suffice. Where it was not proven, it is
+# repeated with fewer or none (0) summed out, which often is proven at once; where it was, with larger tables.
+JOINT_ENTRIES = 256
+CLOSER_ENTRIES = (1024, 4096)
+COARSER_ENTRIES = (0, 16)
 # Processor time of joint MAP where it is tried again.
 AGAIN_SHARE = 0.25
 AGAIN_SECONDS = (1.0, 40.0)
@@ -444,13 +446,16 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         _propagation(limits.seed, "sum_first"),
         _propagation(limits.seed, "annealed"),
     )
-    again = None
-    more: list[Inference] = []
+    again: tuple[Inference, ...] = ()
+    closer: tuple[Inference, ...] = ()
+    coarser: tuple[Inference, ...] = ()
     if find_spec("pytoulbar2") is not None:
         seconds = float(np.clip(JOINT_SHARE * limits.seconds_left, *JOINT_SECONDS))
-        first, *more = (_joint_map(seconds, entries) for entries in JOINT_ENTRIES)
-        starts = (first, *starts)
-        again = _joint_map(float(np.clip(AGAIN_SHARE * limits.seconds_left, *AGAIN_SECONDS)), JOINT_ENTRIES[0])
+        starts = (_joint_map(seconds, JOINT_ENTRIES), *starts)
+        closer = tuple(_joint_map(seconds, entries) for entries in CLOSER_ENTRIES)
+        coarser = tuple(_joint_map(seconds, entries) for entries in COARSER_ENTRIES)
+        longer = float(np.clip(AGAIN_SHARE * limits.seconds_left, *AGAIN_SECONDS))
+        again = (_joint_map(longer, COARSER_ENTRIES[0]),)
     search = Anytime(
         time_limit=limits.seconds_left,
         ibound=SEARCH_IBOUND,
@@ -461,7 +466,8 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         deadline=limits.deadline,
         widest=WIDEST,
         again=again,
-        more=tuple(more),
+        closer=closer,
+        coarser=coarser,
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value

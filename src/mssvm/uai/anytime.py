@@ -20,7 +20,7 @@ from mssvm.inference.base import Inference
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.search import AnytimeSearch, SearchProgress, SearchResult, Start
+from mssvm.uai.search import AnytimeSearch, SearchProgress, SearchResult, Start, Starts, Suggestion
 
 InferenceCall = tuple[Batch, Potentials, Query, float, float]
 
@@ -29,12 +29,13 @@ InferenceCall = tuple[Batch, Potentials, Query, float, float]
 class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
-    The search begins with the decoded outputs of the inferences ``starts``. If the first of them helped and the bounds
-    are still far apart, ``again``, the same inference with more time, is tried; ``more`` are similar inferences that
-    are tried if the first one helped. mu holds the marginals given the outputs found, computed exactly within
-    ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock. Tables have at most
-    ``2**ibound`` entries; where time and memory allow, bounds on the whole output space use tables up to ``2**widest``
-    times as large, and the evaluation of a single assignment tables up to 64 times as large.
+    The search begins with the decoded outputs of the inferences ``starts``. If the first is the best so far but its
+    answer was not exact, ``coarser`` ones follow. If bounds stay far apart, others follow later: those ``closer`` to
+    the model where the first was exact, ``again``, with more time, where neither it nor a coarser one was, and
+    ``coarser`` ones now where the first was a little worse than the best. mu holds the marginals given
+    the outputs found, computed exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic
+    clock. Tables have at most ``2**ibound`` entries; where time and memory allow, bounds on the whole output space use
+    tables up to ``2**widest`` times as large, and the evaluation of a single assignment tables up to 64 times as large.
     """
 
     time_limit: float = 20.0
@@ -45,8 +46,9 @@ class Anytime:
     report: Callable[[SearchProgress], None] | None = field(default=None, compare=False)
     deadline: float = np.inf
     widest: int = 0
-    again: Inference | None = None
-    more: tuple[Inference, ...] = ()
+    again: tuple[Inference, ...] = ()
+    closer: tuple[Inference, ...] = ()
+    coarser: tuple[Inference, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):
@@ -56,11 +58,14 @@ class Anytime:
         """Search for the best outputs of instance b."""
         single, scores, single_query = _single_instance(batch, b, theta, query)
         call = (single, scores, single_query, 0.0, eps_h)
-        starts = tuple(_start(inference, call) for inference in self.starts)
+        starts = Starts(
+            first=tuple(_start(inference, call) for inference in self.starts),
+            closer=tuple(_start(inference, call) for inference in self.closer),
+            coarser=tuple(_start(inference, call) for inference in self.coarser),
+            again=tuple(_start(inference, call) for inference in self.again),
+        )
         instance = OneInstance.of(single, 0, scores, single_query)
-        again = None if self.again is None else _start(self.again, call)
-        more = tuple(_start(inference, call) for inference in self.more)
-        return AnytimeSearch(self, instance, eps_h, starts, again, more).run()
+        return AnytimeSearch(self, instance, eps_h, starts).run()
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         if eps_y != 0.0:
@@ -89,8 +94,12 @@ def _single_instance(batch: Batch, b: int, theta: Potentials, query: Query) -> t
 
 def _start(inference: Inference, call: InferenceCall) -> Start:
     """A function from seconds to the outputs that this inference decodes."""
-    batch = call[0]
-    return lambda seconds: within_seconds(inference, seconds, call).decode(batch)
+
+    def suggest(seconds: float) -> Suggestion:
+        belief = within_seconds(inference, seconds, call)
+        return Suggestion(belief.decode(call[0]), bool(belief.status.exact[0]))
+
+    return suggest
 
 
 def within_seconds(inference: Inference, seconds: float, call: InferenceCall) -> Belief:

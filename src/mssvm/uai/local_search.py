@@ -38,7 +38,7 @@ SLICE_SECONDS = 0.25
 # The two ways, and the walk's share of the time, depending on which way found the last better outputs.
 WALK = 0
 CONDITIONING = 1
-WALK_SHARES = (0.75, 0.4)
+WALK_SHARES = (0.85, 0.6)
 
 
 class LocalSearch:
@@ -50,6 +50,7 @@ class LocalSearch:
         self.current = search.best.copy()
         self.value = -np.inf
         self.walk: Walk | None = None
+        self.short_regions = 0  # regions that short cycles have still to make before the next long one
         self.walk_share = WALK_SHARES[WALK]
         self.seconds = [0.0, 0.0]  # time spent on each way
         self.conditionable = True  # False once conditioning has found no set of outputs to hold
@@ -131,13 +132,37 @@ class LocalSearch:
         if better is not None and search.offer(better):
             self.current = search.best.copy()
             self.value = search.lower
-        if not cycle_ended:
+        if cycle_ended:
+            self._next_cycle(self.walk)
+
+    def _next_cycle(self, walk: Walk) -> None:
+        """Begin the walk's next cycle: a long one, or as many regions in short ones, each after a changed output.
+
+        A long cycle begins at outputs that the search has set aside, at the incumbent or where the last one ended.
+        """
+        search = self.search
+        self.short_regions += -walk.length if walk.is_short else walk.length
+        if self.short_regions > 0:
+            walk.begin(short=True)
+            self._restart_beside(walk)
             return
+        walk.begin(short=False)
         if search.runners_up:
             value, states = search.runners_up.pop()
-            self.walk.restart(states, value)
+            walk.restart(states, value)
         elif search.rng.random() < 0.5:
-            self.walk.restart(search.best, search.lower)
+            walk.restart(search.best, search.lower)
+
+    def _restart_beside(self, walk: Walk) -> None:
+        """Restart the walk at the incumbent with an output changed, or at the incumbent where that is not possible."""
+        search = self.search
+        walk.restart(search.best, search.lower)
+        changed = walk.changed(search.best)
+        if changed is None:
+            return
+        value, exact = search.evaluate(changed)
+        if exact and value > -np.inf:
+            walk.restart(changed, value)
 
     def _conditioned(self) -> ConditionedElimination:
         """Conditioned elimination along a random order, in tables of a random size."""

@@ -32,6 +32,9 @@ HEATS = (0.15, 0.3, 0.6)
 FIRST = 300
 GROWTH = 1.3
 MOST_REGIONS = 20_000
+# Regions of a short cycle, and the temperature from which it cools down.
+SHORT = 300
+SHORT_HEAT = 0.1
 DRAWS = 64  # random numbers of one region
 WALK = Function(
     "mssvm_regions_walk",
@@ -68,7 +71,9 @@ class Walk:
         self.scores = np.concatenate([instance.unary, instance.tables])
         self.prob = np.exp(self.scores / (eps_h or 1.0))
         self.free = instance.output & ~instance.clamped
-        self.length = FIRST
+        self.longest = FIRST  # regions of the next long cycle
+        self.is_short = False
+        self.length = FIRST  # regions of the present cycle
         self.done = 0
         self.heat = 0.0
         self.rate = 0.0
@@ -78,13 +83,34 @@ class Walk:
         self.states = states.copy()
         self.value = value
 
+    def begin(self, short: bool) -> None:
+        """Begin a short cycle, or a long one, longer than the last."""
+        self.done = 0
+        self.is_short = short
+        self.length = SHORT if short else self.longest
+        self.heat = SHORT_HEAT if short else float(self.rng.choice(HEATS))
+        if not short:
+            self.longest = min(int(GROWTH * self.longest), MOST_REGIONS)
+
+    def changed(self, states: Ints) -> Ints | None:
+        """Possible outputs of which a random one differs from ``states``, and no more of the others than need be."""
+        unary_ptr = self.support.wiring.unary_ptr
+        v = self.rng.choice(np.flatnonzero(self.free))
+        within = self.support.instance.unary > -np.inf
+        others = np.arange(unary_ptr[v], unary_ptr[v + 1])
+        others = others[within[others] & (others != unary_ptr[v] + states[v])]
+        within[unary_ptr[v] : unary_ptr[v + 1]] = False
+        within[self.rng.choice(others)] = True
+        prefer = np.where(self.support.instance.output, states, -1)
+        return self.support.find(monotonic(), prefer=prefer, within=within)
+
     def run(self, seconds: float, lower: float) -> tuple[bool, Ints | None]:
         """Walk for about this many seconds, or to the end of the cycle.
 
         Returns whether the cycle ended, and outputs of a value above ``lower`` if there were any.
         """
-        if self.done == 0:
-            self.heat = float(self.rng.choice(HEATS))
+        if self.done == self.length or not self.heat:
+            self.begin(short=False)
         began = monotonic()
         n = min(max(20, int(self.rate * seconds)), self.length - self.done)
         hot = self.heat * (1.0 - self.done / self.length)
@@ -95,9 +121,6 @@ class Walk:
         self.rate = n / max(monotonic() - began, 1e-6)
         self.done += n
         ended = self.done >= self.length
-        if ended:
-            self.length = min(int(GROWTH * self.length), MOST_REGIONS)
-            self.done = 0
         better = best if progress[1] > lower else None
         return ended, better
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,8 @@ MINIMISER_BYTES = 128
 # Shares of the time limit.
 QUICK_SHARE = 0.01  # if the plain elimination order takes longer, no better one is searched for
 LAYERS_SHARE = 0.5  # layers and the search over them
-MORE_SHARE = 0.09  # starts similar to one that helped
+START_SHARE = 0.05  # each start that has no limit of its own
+SIMILAR_SHARE = 0.09  # starts similar to a helpful one
 FIRST_SHARE = 0.15  # local search before bounds
 ORDER_SHARE = 0.05  # the choice of orders
 TIGHTEN_SHARE = 0.1  # the first tightening of the bound
@@ -72,16 +73,39 @@ LAST_ITERATIONS = 400
 # LOCAL_SHARE_FAR seconds, or LOCAL_SHARE_NEAR once the bounds are within NEAR (nats), and less the longer it has found
 # nothing; it ends early after PATIENCE kicks that led to nothing better.
 SLICE_SECONDS = 0.25
-NEAR = 5.0
-LOCAL_SHARE_FAR = 2.0
+NEAR = 3.5
+LOCAL_SHARE_FAR = 6.0
 LOCAL_SHARE_NEAR = 0.3
 PATIENCE = 6
 FAR = 5.5  # nats between the bounds after the first tightening, above which joint MAP is tried again
 
+# A start that is worse than the incumbent by less than this (nats) is followed by others, if bounds stay far apart.
+HELPFUL = 2.0
+
 # Possible outputs that are no better than the incumbent are kept as starts of the walk, up to this number.
 MOST_RUNNERS_UP = 8
 
-Start = Callable[[float], Ints]
+
+class Suggestion(NamedTuple):
+    """Outputs that another method suggests, and whether they are the exact answer to what that method asks."""
+
+    states: Ints
+    exact: bool
+
+
+Start = Callable[[float], Suggestion]
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Other methods whose outputs the search begins with (see ``Anytime``)."""
+
+    first: tuple[Start, ...] = ()
+    closer: tuple[Start, ...] = ()
+    coarser: tuple[Start, ...] = ()
+    again: tuple[Start, ...] = ()
+
+
 Exhaustive = BranchAndBound | Proof | Enumeration | LayeredSearch
 
 
@@ -124,19 +148,15 @@ class AnytimeSearch:
         settings: Anytime,
         instance: OneInstance,
         eps_h: float,
-        starts: tuple[Start, ...] = (),
-        again: Start | None = None,
-        more: tuple[Start, ...] = (),
+        starts: Starts | None = None,
     ) -> None:
         self.eps_h = eps_h
         self.entries = 1 << settings.ibound
         self.proof_entries = max(2, self.entries >> PROOF_SHIFT)
         self.wide_entries = max(self.entries, min(self.entries << EVALUATION_SHIFT, settings.memory_limit >> 6))
         self.widest = settings.widest
-        self.starts = starts
-        self.again = again
-        self.more = more
-        self.first_start_helped = False
+        self.starts = starts or Starts()
+        self.later: tuple[Start, ...] = ()  # starts that are offered if bounds stay far apart
         self.report = settings.report
         self.memory_limit = settings.memory_limit
         self.rng = np.random.default_rng(settings.seed)
@@ -267,7 +287,7 @@ class AnytimeSearch:
         if not (self.proven or self.out_of_time()):
             self._alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
         if not (self.proven or self.out_of_time()):
-            self._offer_again()
+            self._offer_later()
         if not (self.proven or self.out_of_time()):
             relaxation = self._widened(relaxation)
         if not (self.proven or self.out_of_time()):
@@ -336,35 +356,42 @@ class AnytimeSearch:
 
     def _offer_starts(self) -> None:
         self.phase = "starts"
-        for k, start in enumerate(self.starts):
-            helped = self._offer_start(start)
-            if k == 0:
-                self.first_start_helped = helped
-                self._offer_more()
+        for k, start in enumerate(self.starts.first):
+            before = self.lower
+            value, exact = self._offer_start(start)
+            if k > 0 or value <= before - HELPFUL:
+                continue
+            if exact:
+                self.later = self.starts.closer
+            elif value <= before:
+                self.later = self.starts.coarser
+            else:
+                any_exact = self._offer_similar(self.starts.coarser)
+                self.later = () if any_exact else self.starts.again
 
-    def _offer_more(self) -> None:
-        """Offer inferences similar to the first start, if that helped, for a share of the time."""
-        deadline = monotonic() + MORE_SHARE * (self.deadline - self.began)
-        for start in self.more:
-            if not self.first_start_helped or monotonic() >= deadline:
-                return
-            self._offer_start(start)
+    def _offer_similar(self, starts: tuple[Start, ...]) -> bool:
+        """Starts like the first, for a share of the time; whether one was exact."""
+        deadline = monotonic() + SIMILAR_SHARE * (self.deadline - self.began)
+        any_exact = False
+        for start in starts:
+            if monotonic() >= deadline:
+                break
+            any_exact |= self._offer_start(start)[1]
+        return any_exact
 
-    def _offer_start(self, start: Start) -> bool:
-        """Offer what a start suggests, and say whether it is better than the incumbent; nothing once time is up."""
+    def _offer_later(self) -> None:
+        """The starts that follow the first only where bounds stay far apart."""
+        if self.upper - self.lower > FAR:
+            self.phase = "starts"
+            self._offer_similar(self.later)
+
+    def _offer_start(self, start: Start) -> tuple[float, bool]:
+        """Offer what a start suggests; its value, and whether it is exact. Nothing once time is up."""
         if self.proven or self.out_of_time():
-            return False
-        before = self.lower
-        states = start(self.deadline - monotonic())
-        self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
-        return self.lower > before
-
-    def _offer_again(self) -> None:
-        """Offer the first start again with more time, if it helped and the bounds are still far apart."""
-        if self.again is None or not self.first_start_helped or self.upper - self.lower <= FAR:
-            return
-        self.phase = "starts"
-        self._offer_start(self.again)
+            return -np.inf, False
+        suggestion = start(min(self.deadline - monotonic(), START_SHARE * (self.deadline - self.began)))
+        value = self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, suggestion.states))
+        return value, suggestion.exact
 
     def _alternate(self, tree: Exhaustive, local_search: LocalSearch, deadline: float) -> None:
         """Slices of a tree or proof and of local search in turn, until one ends the search or time is up."""
@@ -376,7 +403,7 @@ class AnytimeSearch:
             slices = min(1 + stale // 8, 4) if near else 1
             tree.run(began + slices * SLICE_SECONDS)
             if not tree.done:
-                share = (LOCAL_SHARE_NEAR if near else LOCAL_SHARE_FAR) / (1 + stale // 4)
+                share = LOCAL_SHARE_NEAR / (1 + stale // 4) if near else LOCAL_SHARE_FAR / (1 + stale // 8)
                 tree_seconds = monotonic() - began
                 local_search.run(min(deadline, monotonic() + share * tree_seconds), max_kicks=PATIENCE)
             stale = 0 if self.lower > before else stale + 1
@@ -392,18 +419,22 @@ class AnytimeSearch:
         relaxation.decode(states)
         self._offer_suggestion(states)
 
-    def _offer_suggestion(self, states: Ints) -> None:
-        """Offer outputs that another method suggests, or possible ones like them; keep them as a start otherwise."""
-        value, evaluated = self._evaluate(states)
+    def _offer_suggestion(self, states: Ints) -> float:
+        """Offer outputs that another method suggests, or possible ones like them; keep them as a start otherwise.
+
+        Returns the value of what was offered.
+        """
+        value, evaluated = self.evaluate(states)
         if value == -np.inf:
             preferred = np.where(self.instance.output, states, -1)
             possible = self.support.find(min(self.deadline, monotonic() + SLICE_SECONDS), prefer=preferred)
             if possible is None:
-                return
+                return value
             states = possible
-            value, evaluated = self._evaluate(states)
+            value, evaluated = self.evaluate(states)
         if not self.offer(states, value, evaluated) and evaluated:
             self.runners_up = [*self.runners_up[-MOST_RUNNERS_UP + 1 :], (value, states)]
+        return value
 
     def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
         """Make these outputs the incumbent if they are better than it, and say whether they are.
@@ -411,7 +442,7 @@ class AnytimeSearch:
         ``value`` is the value of the outputs if the caller knows it; ``evaluated`` says that it is exact.
         """
         if value is None:
-            value, evaluated = self._evaluate(states)
+            value, evaluated = self.evaluate(states)
         # An estimate, which is an upper bound, never replaces an exact value; nor is it forgotten.
         if not evaluated:
             self.highest_estimate = max(self.highest_estimate, value)
@@ -424,7 +455,7 @@ class AnytimeSearch:
         self._report_progress()
         return True
 
-    def _evaluate(self, states: Ints) -> tuple[float, bool]:
+    def evaluate(self, states: Ints) -> tuple[float, bool]:
         """The value of outputs and whether it is exact: in small tables if possible, else in larger ones."""
         if self.evaluator.exact:
             self.evaluator.load(states)

@@ -172,12 +172,20 @@ class Support:
             total += table[index].max(axis=tuple(axis for axis, u in enumerate(undecided) if u != v))
         return int(total.argmax())
 
-    def find(self, deadline: float, seed: int = 0, noise: float = 0.0, prefer: Ints | None = None) -> Ints | None:
+    def find(
+        self,
+        deadline: float,
+        seed: int = 0,
+        noise: float = 0.0,
+        prefer: Ints | None = None,
+        within: Bools | None = None,
+    ) -> Ints | None:
         """A complete assignment of positive probability and high score; None if none exists or time is up.
 
-        States of ``prefer`` (-1: no preference) get a bonus, so that they are tried first.
+        States of ``prefer`` (-1: no preference) get a bonus, so that they are tried first; only states of the mask
+        ``within`` are considered.
         """
-        left = self.states_left()
+        left = self.states_left(within=within)
         preference = np.zeros(len(self.instance.unary))
         if prefer is not None:
             preference[(self.wiring.unary_ptr[:-1] + prefer)[prefer >= 0]] = PREFERENCE
