@@ -73,7 +73,7 @@ def test_branch_and_bound_alone_is_exact() -> None:
 
 
 def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
-    batch, theta, query = grid(np.random.default_rng(2), 8, 8)
+    batch, theta, query = grid(np.random.default_rng(2), 6, 6)
     value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
     told: list[SearchProgress] = []
     found = Anytime(time_limit=4.0, ibound=6, report=told.append).search(batch, 0, theta, query, 1.0)
