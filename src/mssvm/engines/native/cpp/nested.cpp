@@ -8,12 +8,8 @@ using namespace mssvm;
 namespace {
 
 template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *buffer, F f) {
-    int states = square(*c.layout, g);
-    switch (states == c.layout->widest ? states : 0) {
-        case 2: return f(NestedChains<2, rule>(c, buffer));
-        case 3: return f(NestedChains<3, rule>(c, buffer));
-        default: return f(NestedChains<0, rule>(c, buffer));
-    }
+    if (c.layout->widest == 2 && square(*c.layout, g) == 2) return f(NestedChains<2, rule>(c, buffer));
+    return f(NestedChains<0, rule>(c, buffer));
 }
 
 }  // namespace

@@ -411,7 +411,7 @@ private:
         if (!any) return;
         auto excess = [&](int x, Vec score, Vec weight) ALWAYS {
             Vec above = larger(score - weight * least, Vec{});
-            return (mean_[x] == -INF) & (score > -INF) & (top > -INF) ? above : Vec{};
+            return ((mean_[x] == -INF) & (score > -INF) & (top > -INF)) ? above : Vec{};
         };
         Vec *taken = weight_;
         for (int x = 0; x < k_; ++x) taken[x] = left > 0.0 ? excess(x, rest_[x], left) : Vec{};

@@ -24,8 +24,6 @@ template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_
     switch (square(*c.layout, g)) {
         case 2: return f(Chains<2, rule>(c, buffer));
         case 3: return f(Chains<3, rule>(c, buffer));
-        case 4: return f(Chains<4, rule>(c, buffer));
-        case 5: return f(Chains<5, rule>(c, buffer));
         default: return f(Chains<0, rule>(c, buffer));
     }
 }
@@ -99,9 +97,7 @@ void sweep_share(const ChainCall &c, Share &share, Vec *buffer) {
         constexpr Rule sums = decltype(rule)::value;
         for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
             bool last = sweep == c.sweeps;
-            share.forward([&](int64_t g) {
-                with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); });
-            });
+            share.forward([&](int64_t g) { with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); }); });
             share.backward([&](int64_t g) {
                 Vec bound = with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, last); });
                 if (last) *(Unaligned *)(c.by_lane.data + g * L) = bound;
