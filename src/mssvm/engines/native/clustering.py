@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import NONE, Batch, factorize, gather, mask_from_indices, offsets
+from mssvm.core.topology import NONE, Batch, factorize, gather, mask_from_indices, offsets, ranks
 from mssvm.engines.clusters import COPY, Clusters, FormKey, spanning_forest
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
@@ -262,11 +262,9 @@ class ClusterRoute:
 
 def _member_states(kind: Clusters, copies: bool) -> Ints:
     """Rows (state of a cluster, 0, state of the graph) of every variable of a cluster, with or without copies."""
-    parts = [np.zeros((0, 3), dtype=np.int64)]
-    for _, _, role, to, at, outer, card, inner in kind.members.tolist():
-        if role == COPY and not copies:
-            continue
-        there = to + np.arange(outer * card * inner)
-        state = at + np.tile(np.repeat(np.arange(card), inner), outer)
-        parts.append(np.stack([there, np.zeros_like(there), state], axis=1))
-    return np.concatenate(parts)
+    members = kind.members if copies else kind.members[kind.members[:, 2] != COPY]
+    size = members[:, 5:].prod(axis=1)  # states outside of the variable's, its own, states inside
+    member = np.repeat(np.arange(len(members)), size)
+    within = ranks(offsets(size))
+    state = within // members[member, 7] % members[member, 6]
+    return np.stack([members[member, 3] + within, np.zeros_like(within), members[member, 4] + state], axis=1)
