@@ -517,6 +517,22 @@ def test_latent_classifier_finds_prototypes():
 
 
 @pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ({"same": 2.0, "z": 1.0}, "class_weight names 'z'"),
+        ("balance", "class_weight must be"),
+        (3.0, "class_weight must"),
+    ],
+)
+def test_latent_classifier_refuses_weights_of_unknown_classes(weights, sentence):
+    x = np.array([[0.0], [1.0], [2.0], [3.0]])
+    y = np.array(["same", "different", "same", "different"])
+    with pytest.raises(ms.errors.InputError, match=sentence):
+        ms.LatentClassifier(class_weight=weights).fit(x, y)
+    ms.LatentClassifier(class_weight={"same": 2.0}, max_iter=2).fit(x, y)
+
+
+@pytest.mark.parametrize(
     ("arguments", "settings", "proper"),
     [
         ((), {"hidden": 2}, "MSSVM(Chain(hidden=2))"),

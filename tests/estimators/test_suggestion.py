@@ -9,6 +9,7 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.errors import InputError
+from mssvm.estimators.suggestion import Pool
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,12 @@ def test_instances_without_sites_are_not_suggested(chains: Any) -> None:
     with_empty = [X[0], np.zeros((0, 3)), X[1], np.zeros((0, 3))]
     for by in ("margin", "random"):
         assert {s.instance for s in clf.suggest(with_empty, n=4, unit="instance", by=by)} == {0, 2}
+
+
+@pytest.mark.parametrize("by", ["entropy", "margin", "change"])
+def test_no_gain_is_below_zero_where_rounding_puts_a_probability_above_one(by):
+    certain = np.array([[1.0 + 2.0**-52, 0.0], [0.5, 0.5]])
+    pool = Pool(certain, np.ones(2), np.zeros(2, dtype=bool), np.array([0, 2]), [(2,)])
+    gains = [found.gain for found in pool.suggest(2, by, "site", 0, np.random.RandomState(0))]
+    assert gains[0] > 0.4
+    assert gains[1] == 0.0

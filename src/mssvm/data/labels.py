@@ -334,7 +334,8 @@ def _remedy(label: Any) -> str:
     if not is_negative(label):
         return ""
     return (
-        f"write None or pass missing_label={label} where it stands for a missing label; "
+        f"write None or pass missing_label={label} (on the command line --missing-label={label}) where it stands for a "
+        "missing label; "
         "name it in classes= where it is a class."
     )
 

@@ -5,6 +5,7 @@
     y[b] = {"sites": [...], "spans": [(0, 4, "helix")]}       both
 
 A span covers sites start .. stop - 1. Its label may be missing or a set of candidates: then its boundaries are known.
+Where a site that it covers has a label or candidates of its own, those remain that both allow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from mssvm.core.arrays import Bools
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
-from mssvm.data.labels import MISSING, flat_sites, is_missing, plain
+from mssvm.data.labels import CANDIDATES, MISSING, flat_sites, is_missing, plain
 
 KEYS = ("sites", "spans")
 
@@ -64,7 +65,8 @@ def span_labels(item: Any, b: int, n: int | None, what: str = "y") -> SpanLabels
 
 
 def _label_sites(sites: list[Any], spans: list[tuple[int, int, Any]], b: int, what: str) -> None:
-    """Give the sites of every span its label; raise if spans overlap, end too late or contradict a site's label."""
+    """Give the sites of every span the labels that it leaves them; raise if spans overlap, end too late or contradict a
+    site's label."""
     end = 0
     for start, stop, label in sorted(spans, key=lambda span: span[:2]):
         if stop > len(sites):
@@ -76,10 +78,19 @@ def _label_sites(sites: list[Any], spans: list[tuple[int, int, Any]], b: int, wh
         if is_missing(label):
             continue
         for t in range(start, stop):
-            if not is_missing(sites[t]) and plain(sites[t]) != plain(label):
+            if is_missing(sites[t]):
+                sites[t] = label
+                continue
+            possible = [member for member in _members(sites[t]) if member in _members(label)]
+            if not possible:
                 reason = f"the span ({start}, {stop}, {shown(label)}) covers a site with label {shown(sites[t])}."
                 raise InputError(reason, what=what, instance=b, site=t)
-            sites[t] = label
+            sites[t] = possible[0] if len(possible) == 1 else possible
+
+
+def _members(label: Any) -> list[Any]:
+    """The members of a candidate set, or a label as the only one."""
+    return [plain(member) for member in (label if isinstance(label, CANDIDATES) else (label,))]
 
 
 def _are_spans(item: Any) -> bool:

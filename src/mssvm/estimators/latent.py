@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.errors import InputError
 from mssvm.estimators.members import UnifiedSSVM
 from mssvm.structures import SequenceLabel
 
@@ -123,10 +125,14 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         """``class_weight`` with class numbers as keys, because the labels of the structured model are numbers."""
         if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
+        if not isinstance(self.class_weight, Mapping):
+            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {self.class_weight!r}.")
+        classes = self.classes_.tolist()
         weights = {}
-        for state, label in enumerate(self.classes_.tolist()):
-            if label in self.class_weight:
-                weights[state] = self.class_weight[label]
+        for label, weight in self.class_weight.items():
+            if label not in classes:
+                raise InputError(f"class_weight names {label!r}, which is not among the classes of y.")
+            weights[classes.index(label)] = weight
         return weights
 
     def __sklearn_tags__(self) -> Any:

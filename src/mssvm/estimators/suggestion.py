@@ -95,7 +95,10 @@ class Pool:
             raise InputError(f"by must be 'entropy', 'margin', 'change' or 'random', got {by!r}.")
         if unit not in UNITS:
             raise InputError(f"unit must be 'site' or 'instance', got {unit!r}.")
-        gains = rng.rand(len(self.known)) if by == "random" else GAINS[by](self.marginals, self.lengths)
+        if by == "random":
+            gains = rng.rand(len(self.known))
+        else:
+            gains = np.maximum(GAINS[by](self.marginals, self.lengths), 0.0)  # rounding may put p above 1
         if unit == "instance":
             return self._instances(np.where(self.known, 0.0, gains), n, by, rng)
         return self._sites(gains, n, spacing, diverse=by != "random")

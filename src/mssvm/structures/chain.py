@@ -47,8 +47,8 @@ class Chain(Pairwise):
         Known weights that training leaves alone: a number, an array with NaN where free, or
         ``{(feature, states...): weight}``.
     order : int
-        2 adds a table over every three labels in a row; inference stays exact, at a cost that grows with the cube of
-        the number of labels.
+        2 adds a table over every three labels in a row. At one temperature inference stays exact, at a cost that grows
+        with the cube of the number of labels; at two it may be approximate where long runs of labels are missing.
 
     X is a list of (T, d) arrays, sparse matrices, or lists of named features; with edge features a list of
     ``{"x": ..., "edge_x": (T - 1, e)}`` or of tuples of two arrays.
