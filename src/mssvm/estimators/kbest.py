@@ -8,11 +8,12 @@ sets and splitting that set further gives the next best, and so on. All instance
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.checks import count
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.memory import check_memory
@@ -36,7 +37,7 @@ class Leaf:
 def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]:
     """Per instance up to k pairs (score, states of all variables) of different outputs, best first."""
     batch = request.encoded.batch
-    _check_size(batch, request.query.output, k)
+    _check_size(batch, request.query, k)
     spans = [batch.state_span(b) for b in range(len(batch))]
     heaps: list[list[Leaf]] = [[] for _ in spans]
     best: list[list[tuple[float, Ints]]] = [[] for _ in spans]
@@ -58,13 +59,16 @@ def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]
     return best
 
 
-def _check_size(batch: Batch, output: Bools, k: int) -> None:
-    """Raise if the sets of all outputs but the best do not fit into memory: their number is that of output sites, and
-    each has a mask over the states of its instance and the states of its best member."""
-    outputs = counts(output, batch.var_ptr).astype(np.float64)
+def _check_size(batch: Batch, query: Query, k: int) -> None:
+    """Raise if the sets of all outputs but the best do not fit into memory. Every labelling that is returned, of which
+    there are at most k and no more than exist, leaves a set for each output site; a set has a mask over the states of
+    its instance and the states of its best member."""
+    log_states = np.where(query.output, np.log(np.maximum(query.n_allowed(batch), 1)), 0.0)
+    n_existing = np.exp(np.minimum(sum_by(batch.owner, log_states, len(batch)), math.log(k)))
+    n_sets = np.maximum(n_existing - 1.0, 0.0) * counts(query.output, batch.var_ptr)
     bytes_of_set = np.diff(batch.unary_ptr[batch.var_ptr]) + 8 * np.diff(batch.var_ptr)
     what = f"finding the {k} best labellings of {len(batch)} instances"
-    check_memory((k - 1) * float(outputs @ bytes_of_set), what, "give fewer instances at a time, or shorter ones")
+    check_memory(float(n_sets @ bytes_of_set), what, "give fewer instances at a time, or shorter ones")
 
 
 def _evaluate(request: PredictionRequest, sets: list[tuple[int, Bools]], heaps: list[list[Leaf]]) -> None:
