@@ -112,6 +112,23 @@ def test_the_gap_of_a_crf_is_proven_and_small(edges: str) -> None:
     assert low.training_["gap"] < 2e-4 * low.objective_
 
 
+def test_the_gap_of_a_crf_with_three_labels_is_less_than_a_tenth_of_a_percent() -> None:
+    rng = np.random.default_rng(33)
+    rows, columns = np.indices((40, 40))
+    X, y = [], []
+    for _ in range(6):
+        labels = np.zeros((40, 40), dtype=int)
+        for label in (1, 2):
+            centre = rng.uniform(10.0, 30.0, 2)
+            labels[np.hypot(rows - centre[0], columns - centre[1]) < rng.uniform(40 / 6, 40 / 3)] = label
+        seen = np.eye(3)[labels][..., 1:] + 1.2 * rng.normal(size=(40, 40, 2))
+        X.append(np.concatenate([seen, np.ones((40, 40, 1))], axis=-1))
+        y.append(labels)
+    model = ms.CRF(ms.Grid(), random_state=0).fit(X, y)
+    assert model.training_["certified"]
+    assert 0.0 <= model.training_["gap"] < 1e-3 * model.objective_
+
+
 def test_a_margin_has_a_proven_gap_too() -> None:
     X, y = discs(3, 10, 1)
     model = ms.SSVM(ms.Grid(), random_state=0, inference="decompose").fit(X, y)

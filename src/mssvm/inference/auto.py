@@ -157,6 +157,12 @@ class AutoPlan:
     def recall(self, name: str, messages: Floats) -> None:
         self._decomposition.recall(name, messages)
 
+    def precise(self) -> AutoPlan:
+        """This plan with decomposition bounds that sweep for longer, for proofs."""
+        plan = replace(self)
+        plan.__dict__["_decomposition"] = self._decomposition.precise()
+        return plan
+
     def factor_weights(self, instances: Ints) -> Floats:
         """By factor, rho of its chain in the decomposition bound of the named instances."""
         return self._decomposition.factor_weights(instances)

@@ -89,6 +89,10 @@ class ProvingPlan(Protocol):
 
     def bind(self, query: Query, eps_y: float, eps_h: float) -> Callable[[Potentials], Belief]: ...
 
+    def precise(self) -> ProvingPlan:
+        """The plan whose bounds sweep for longer."""
+        ...
+
     def factor_weights(self, instances: Ints) -> Floats:
         """By factor, rho of its chain in the bound of the named instances."""
         ...
@@ -104,7 +108,7 @@ def proven_point(
     minorants of the bound as a function of it.
     """
     batch = plan.batch
-    belief = plan.bind(query, eps_y, eps_h)(theta)
+    belief = plan.precise().bind(query, eps_y, eps_h)(theta)
     exact = belief.status.exact
     others = np.flatnonzero(~exact)
     if any(belief.status.method[b] not in (BOUND, ON_HOST) for b in others.tolist()):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mssvm.inference.decomposition.decompose import Decompose
 
 KNOWN_SWEEPS = 20  # least number of sweeps of an evaluation where all labels are known
+PROOF_TOLERANCE = 1e-8  # largest tolerance of a proof: errors of marginals add up over all variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,11 @@ class DecompositionPlan:
     def factor_weights(self, instances: Ints) -> Floats:
         """By factor, rho of its chain in the bound of the named instances."""
         return self.chains(instances, None).factor_weights()
+
+    def precise(self) -> DecompositionPlan:
+        """This plan with answers that are precise enough for proofs; it shares the chains."""
+        tolerance = min(self.settings.tolerance, PROOF_TOLERANCE)
+        return replace(self, settings=replace(self.settings, tolerance=tolerance))
 
     def memory(self) -> dict[str, Floats]:
         return {name: run.state for name, run in self.runs.items() if name in self._swept}
