@@ -73,6 +73,7 @@ class Training:
         self.whole = self.model.fill
         self.validation = None if self.hooks.validation is None else self._validation(self.hooks.validation)
         self._lines: list[TrainingLine] = []
+        self._at_zero: float | None = None  # the loss at weights of zero, once it is known
 
     @property
     def planner(self) -> Planner:
@@ -157,6 +158,7 @@ class Training:
         if careful:
             self.inference = replace(self.inference, effort="careful")  # type: ignore[type-var]
             self.problem = self.data.pose(self.inference)
+            self._at_zero = None
         init = "random" if hidden.any() else plan.init
         second, new_figures = self._best_start(init, hidden)
         better = new_figures["sites_right"] > figures["sites_right"]
@@ -171,6 +173,8 @@ class Training:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
         with ONE_BLAS_THREAD:
             first = problem.difference(w0) if self.plan.solver == "auto" else None
+        if first is not None and problem is self.problem and not w0.any():
+            self._at_zero = float(first.total)
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         dual = partial(self._has_dual, problem)
         exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
@@ -290,7 +294,9 @@ class Training:
         zero = np.zeros_like(chosen.w)
         if np.array_equal(chosen.w, zero):
             return True
-        return bool(chosen.objective >= (1.0 - NEARLY) * self.problem.difference(zero).total)
+        if self._at_zero is None:
+            self._at_zero = float(self.problem.difference(zero).total)
+        return bool(chosen.objective >= (1.0 - NEARLY) * self._at_zero)
 
     def _has_dual(self, problem: Problem) -> bool:
         """Whether BCFW can solve the problem: single instances are accessible, outputs are maximised, nothing is
