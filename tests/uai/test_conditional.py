@@ -26,7 +26,7 @@ def test_bounds_fall_to_the_value_as_outputs_are_given_and_come_back(eps_h: floa
         clamped = query
         states = [int(rng.choice(np.flatnonzero(_allowed(instance, v)))) for v in order]
         for v, state in zip(order, states, strict=True):
-            conditional.give(int(v), state)
+            conditional.decide(int(v), state)
             clamped = clamped.clamp(batch, np.array([v]), np.array([state]))
             bound = conditional.value()
             truth = Enumerate()(batch, theta, clamped, 0.0, eps_h).value[0]
@@ -35,7 +35,7 @@ def test_bounds_fall_to_the_value_as_outputs_are_given_and_come_back(eps_h: floa
         if len(order):
             assert before == pytest.approx(truth)
         for v, state in zip(order, states, strict=True):
-            conditional.take_back(int(v), state)
+            conditional.undo(int(v), state)
         assert conditional.value() == pytest.approx(first)
 
 

@@ -6,6 +6,7 @@ potentials, terms         scores and queries in, beliefs out; terms of linear mo
 segments                  semi-Markov models in the same arrays
 orders                    elimination orders
 library, threads          calls of the compiled library; a pool of threads
+arrays                    names of array types; sums by group
 caches, recycling         caches with a limit on their size; memory that is used again
 errors, checks, memory    errors, and the checks of parameters and sizes that raise them
 registry, params, files   names of classes and settings, and how they are written to files

@@ -71,7 +71,7 @@ class EliminationPlan:
         return cls(topology, pattern, order)
 
     def cost(self, marginals: bool) -> Cost:
-        """Bytes of slots and messages, twice with their gradients."""
+        """The predicted cost; its bytes are those of slots and messages, and with ``marginals`` of their gradients."""
         entries = self.order.messages + self._score_entries
         return Cost(self.order.width, 8 * entries * (2 if marginals else 1), self.order.total)
 

@@ -11,13 +11,15 @@ from mssvm.core.caches import cached_by_size
 from mssvm.core.library import INTS, MASK, Function
 from mssvm.core.topology import CACHED_PARTS, Topology, size_in_cache
 
-_ROOT = Function("mssvm_forest_root", ends=INTS, first=MASK, order=INTS, parent=INTS, edge=INTS, flip=MASK, degree=INTS)
+_ROOT = Function(
+    "mssvm_forest_root", ends=INTS, preferred=MASK, order=INTS, parent=INTS, edge=INTS, flip=MASK, degree=INTS
+)
 _TOUCHES = Function("mssvm_forest_touches", order=INTS, parent=INTS, first=INTS, output=MASK, free=MASK, ok=MASK)
 
 
 @dataclass(frozen=True, eq=False)
 class Rooting:
-    """A topology with a root in every component: its last variable, or its last variable of ``first`` if it has one.
+    """A topology with a root in every component: the last of its ``preferred`` variables, or of all if it has none.
 
     valid    whether the topology is a pairwise forest; the arrays are empty otherwise
     order    variables, children before parents
@@ -35,12 +37,12 @@ class Rooting:
     degree: Ints
 
     @classmethod
-    def of(cls, topology: Topology, first: bytes = b"") -> Rooting:
-        """Root a topology; ``first`` is a mask of preferred roots, as bytes."""
+    def of(cls, topology: Topology, preferred: bytes = b"") -> Rooting:
+        """Root a topology; ``preferred`` is a mask of variables, as bytes."""
         n = topology.n_vars
         if np.any(topology.scope_sizes != 2):
             return cls._invalid()
-        preferred = np.frombuffer(first or bytes(n), dtype=bool).copy()
+        preferred_roots = np.frombuffer(preferred or bytes(n), dtype=bool).copy()
         order = np.zeros(n, dtype=np.int64)
         parent = np.zeros(n, dtype=np.int64)
         edge = np.zeros(n, dtype=np.int64)
@@ -48,7 +50,7 @@ class Rooting:
         flip = np.zeros(n, dtype=bool)
         valid = _ROOT(
             ends=topology.scope_flat,
-            first=preferred,
+            preferred=preferred_roots,
             order=order,
             parent=parent,
             edge=edge,
@@ -80,9 +82,9 @@ class Rooting:
 
 
 @cached_by_size(CACHED_PARTS, size_in_cache)
-def rooting_of(topology: Topology, first: bytes = b"") -> Rooting:
+def rooting_of(topology: Topology, preferred: bytes = b"") -> Rooting:
     """The rooting of a topology, cached for all batches that hold it."""
-    return Rooting.of(topology, first)
+    return Rooting.of(topology, preferred)
 
 
 def touch_few_outputs(rooting: Rooting, first: Ints, output: Bools, free: Bools) -> Bools:

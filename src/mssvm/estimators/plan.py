@@ -44,7 +44,7 @@ from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # table entries that it may visit in one instance, however many instances there are
-SWEEPS = 12.0  # or as many as these sweeps of fast propagation, which sweeps no less
+SWEEPS = 12.0  # or, if these are more, the entries that so many sweeps visit: fast propagation makes no fewer
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max

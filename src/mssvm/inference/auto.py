@@ -30,8 +30,8 @@ class Auto(Settings):
     ----------
     memory_limit : bytes of workspace that exact inference may use on an instance.
     operations_limit : table entries that exact inference may visit in a call on an instance.
-    sweeps : exact inference may also visit as many as this number of sweeps of propagation: chains with factors of
-        three labels are then exact whatever their length.
+    sweeps : exact inference may also visit as many table entries as this number of sweeps of propagation: chains with
+        factors of three labels are then exact whatever their length.
     effort : of propagation: "fast", "normal", "careful" or a number.
     wide : the method where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
         convergent upper bound, on graphs whose factors join two variables; belief propagation on others).

@@ -205,7 +205,7 @@ class ComponentLayout:
 
     @property
     def output_factors_after(self) -> Ints:
-        """The factors among outputs in ``outputs``: the first ones of their instance."""
+        """The numbers that ``output_factors`` have in ``outputs``, where they come first in every instance."""
         owner = self.batch.factor_owner[self.output_factors]
         return self.outputs.factor_ptr[owner] + np.arange(len(owner)) - np.searchsorted(owner, owner)
 
@@ -288,6 +288,7 @@ class ComponentLayout:
         """
         is_unary = index.factor < 0
         factor = self.factor_ptr[chosen][:, None] + np.maximum(index.factor, 0)
+        # A component without factors points to the next one's, or at the end to this sentinel; nothing reads it.
         factors = np.append(self.factors, len(start))[factor]
         unary = self.own[self.own_ptr[chosen][:, None, None] + np.where(is_unary, index.entry, 0)]
         tables = self.batch.n_states + np.append(start, 0)[factors][:, None, :] + index.entry

@@ -6,8 +6,8 @@ v = u - a, the minimum over w is attained at w = v / r and bounds the whole prob
     constant + b - 1/2 sum_j v_j^2 / r_j
 
 Where w_j >= 0 is required, both hold with max(v_j, 0) in place of v_j: the multiplier of that constraint is max(-v_j,
-0). The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
-group.
+0). The best mixture alpha of known planes is a quadratic program over simplices: min 1/2 alpha'H alpha - q'alpha with
+alpha >= 0 and sum 1 in every group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PAIRWISE = Function(
     "mssvm_dual_pairwise",
     hessian=FLOATS,
     gradient=FLOATS,
-    a=FLOATS,
+    alpha=FLOATS,
     group=INTS,
     groups=INT,
     most_rounds=INT,
@@ -116,14 +116,14 @@ def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[F
     if solved is not None and _value(H, q, solved) <= before + NEGLIGIBLE * abs(before):
         return solved, True
     names, index = np.unique(group, return_inverse=True)
-    a = start.copy()
-    pairwise(H, H @ a - q, a, index, len(names), 5000, 1e-12)
-    return a, False
+    alpha = start.copy()
+    pairwise(H, H @ alpha - q, alpha, index, len(names), 5000, 1e-12)
+    return alpha, False
 
 
-def _value(H: Floats, q: Floats, a: Floats) -> float:
+def _value(H: Floats, q: Floats, alpha: Floats) -> float:
     """The objective of the quadratic program."""
-    return float(0.5 * a @ (H @ a) - q @ a)
+    return float(0.5 * alpha @ (H @ alpha) - q @ alpha)
 
 
 def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
@@ -140,29 +140,31 @@ def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
     P = np.asfortranarray((H + H.T) / (2 * scale))
     solver.setup(P, -q / scale, sums, np.ones(len(groups)), x_l=np.zeros(k), x_u=np.ones(k))
     status = solver.solve()
-    a = np.asarray(solver.result.x, dtype=np.float64)
+    alpha = np.asarray(solver.result.x, dtype=np.float64)
     # Interior points give every plane some weight; rounded to zero, it shows which planes are idle.
-    a = np.where(a > NEGLIGIBLE, a, 0.0)
-    if status != piqp.PIQP_SOLVED or not np.all(np.isfinite(a)):
+    alpha = np.where(alpha > NEGLIGIBLE, alpha, 0.0)
+    if status != piqp.PIQP_SOLVED or not np.all(np.isfinite(alpha)):
         return None
     index = np.searchsorted(groups, group)
-    totals = np.bincount(index, weights=a, minlength=len(groups))
+    totals = np.bincount(index, weights=alpha, minlength=len(groups))
     if np.any(totals <= 0):
         return None
-    return np.asarray(a / totals[index])
+    return np.asarray(alpha / totals[index])
 
 
-def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
+def pairwise(
+    H: Floats, gradient: Floats, alpha: Floats, group: Ints, n_groups: int, max_rounds: int, share: float
+) -> None:
     """Pairwise Frank-Wolfe steps on the quadratic program, in place: weight moves from the worst plane of positive
     weight to the best one of its group, with exact line search.
 
-    ``gradient`` = Ha - q is updated. Ends when no group's difference of gradients exceeds ``share`` of the largest one
-    of the first round.
+    ``gradient`` = H alpha - q is updated. Ends when no group's difference of gradients exceeds ``share`` of the largest
+    one of the first round.
     """
     PAIRWISE(
         hessian=np.ascontiguousarray(H),
         gradient=gradient,
-        a=a,
+        alpha=alpha,
         group=group,
         groups=n_groups,
         most_rounds=max_rounds,

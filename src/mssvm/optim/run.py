@@ -257,14 +257,14 @@ class SolverRun:
             "rows": len(self.rows),
             "negative_gaps": self.negative_gaps,
             "seconds": self.seconds,
-            "marked": self._reported_before,
+            "marked": self._reported_before,  # checkpoint files have it under this name
             "memory": self._memory(),
         }
 
     def _memory(self) -> dict[str, Any]:
         """The messages from which the next evaluation starts, if the problem stores any."""
-        recalled = getattr(self.problem, "memory", None)
-        return {} if recalled is None else dict(recalled())
+        memory = getattr(self.problem, "memory", None)
+        return {} if memory is None else dict(memory())
 
     def dump(self, mark: dict[str, Any] | None = None) -> dict[str, Any]:
         """Everything that a resumed run needs to continue with the same bits, from now or from a marked moment."""

@@ -89,8 +89,9 @@ class SubgradientState:
 class Subgradient(Solver[SubgradientState]):
     """Subgradient descent over ``max_iter`` epochs, each a visit to every instance.
 
-    ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample, ``full_batch`` takes all
-    instances at once. ``adaptive`` rates follow ``scaling`` ("adagrad" or "adam") and cool down, others stay fixed.
+    ``rate=None`` chooses the rate by short trials, ``batch_size=None`` a batch size that grows with the sample;
+    ``full_batch`` takes all instances at once. ``adaptive`` rates follow ``scaling`` ("adagrad" or "adam") and cool
+    down, others stay fixed.
     ``average`` also tries the mean of the last iterates; ``keep_last`` returns the last iterate instead of the best.
     ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` ("printed" or "corrected") falls to
     it. An epoch in ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective,

@@ -23,7 +23,7 @@ from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
-from mssvm.parallel.work import Instances, Piece, ProblemDefinition, Share, Weigh, task_index
+from mssvm.parallel.work import BlockConstants, Piece, ProblemDefinition, Share, Weigh, task_index
 from mssvm.structures import Encoder, Structure
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class ShardedProblem:
     model: Any
     ptr: Ints
     eps: tuple[float, float] | None = None
-    cache: dict[str, Any] = field(default_factory=dict)  # shared by all temperatures: "definition", "instances"
+    cache: dict[str, Any] = field(default_factory=dict)  # shared by all temperatures: "definition", "constants"
     has_atoms = False  # every visit would send the coordinates of an instance over the network
 
     @property
@@ -190,14 +190,14 @@ class ShardedProblem:
     features_of = scores_of = atom
 
     @cached_property
-    def _instances(self) -> list[Instances]:
-        if "instances" not in self.cache:
-            self.cache["instances"] = [block for share in self._each(work.instances) for block in share]
-        instances: list[Instances] = self.cache["instances"]
-        return instances
+    def _constants(self) -> list[BlockConstants]:
+        if "constants" not in self.cache:
+            self.cache["constants"] = [block for share in self._each(work.block_constants) for block in share]
+        constants: list[BlockConstants] = self.cache["constants"]
+        return constants
 
     def _column(self, name: str) -> Floats:
-        return np.concatenate([getattr(block, name) for block in self._instances])
+        return np.concatenate([getattr(block, name) for block in self._constants])
 
     @cached_property
     def scale(self) -> Floats:
@@ -209,11 +209,11 @@ class ShardedProblem:
 
     @property
     def n_sites(self) -> int:
-        return sum(block.n_sites for block in self._instances)
+        return sum(block.n_sites for block in self._constants)
 
     @property
     def convex(self) -> bool:
-        return all(block.convex for block in self._instances)
+        return all(block.convex for block in self._constants)
 
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         own_eps_y, own_eps_h = self.temperatures

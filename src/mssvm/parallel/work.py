@@ -366,7 +366,7 @@ def singles(
     return stretches
 
 
-class Instances(NamedTuple):
+class BlockConstants(NamedTuple):
     """Constants of a block that solvers need: arrays with one number per instance, and two for the whole block."""
 
     weight: Floats
@@ -377,7 +377,7 @@ class Instances(NamedTuple):
     convex: bool
 
 
-def instances(shelf: Shelf, definition: ProblemDefinition, first: int, last: int) -> list[Instances]:
+def block_constants(shelf: Shelf, definition: ProblemDefinition, first: int, last: int) -> list[BlockConstants]:
     """The constants of every block; this makes the blocks for the first time."""
     shelf.drop_other_blocks(definition, first, last)
     out = []
@@ -385,7 +385,7 @@ def instances(shelf: Shelf, definition: ProblemDefinition, first: int, last: int
         problem = shelf.block(definition, j).problem
         sample = problem.sample
         output = sample.query.output
-        constants = Instances(
+        constants = BlockConstants(
             weight=sample.weight,
             log_outputs=problem.log_outputs,
             log_hidden=sample.log_states(sample.query, ~output),
@@ -400,9 +400,9 @@ def instances(shelf: Shelf, definition: ProblemDefinition, first: int, last: int
 def summarize(shelf: Shelf, definition: ProblemDefinition, first: int, last: int, w: Floats) -> list[InferenceSummary]:
     """A summary of inference on every block, at the end of training."""
 
-    def summarise(j: int) -> InferenceSummary:
+    def summarize_block(j: int) -> InferenceSummary:
         block = shelf.block(definition, j)
         return block.problem.bound[0].summarize(w, block.hidden, block.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
-        return shelf.engine(definition).parallel_map(summarise, range(first, last))
+        return shelf.engine(definition).parallel_map(summarize_block, range(first, last))

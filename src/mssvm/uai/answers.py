@@ -380,7 +380,7 @@ def _bounded_sum(task: UaiTask, limits: AnswerLimits, upper: float) -> Answer:
 
 
 def auto(task: UaiTask, limits: AnswerLimits) -> Answer:
-    """Exact if it fits in memory and time, else propagation and search."""
+    """Exact if it fits in memory and time; else propagation and search for maxima, bounds from both sides for sums."""
     if not task.maximises:
         _keep_quick_bounds(task, limits)
     plan, costs = _plan(task, limits)

@@ -29,13 +29,20 @@ InferenceCall = tuple[Batch, Potentials, Query, float, float]
 class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
-    The search begins with the decoded outputs of the inferences ``starts``. If the first is the best so far but its
-    answer was not exact, ``coarser`` ones follow. If bounds stay far apart, others follow later: those ``closer`` to
-    the model where the first was exact, ``again``, with more time, where neither it nor a coarser one was, and
-    ``coarser`` ones now where the first was a little worse than the best. mu holds the marginals given
-    the outputs found, computed exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic
-    clock. Tables have at most ``2**ibound`` entries; where time and memory allow, bounds on the whole output space use
-    tables up to ``2**widest`` times as large, and the evaluation of a single assignment tables up to 64 times as large.
+    The search begins with the decoded outputs of the inferences ``starts``. Others follow the first of them, some at
+    once, some later and only if bounds stay far apart:
+
+        the first was                                  then
+        exact for its own model                        ``closer`` ones later
+        not exact, but better than all before          ``coarser`` ones at once; ``again`` later if none was exact
+        not exact, and no better, but only a little    ``coarser`` ones later
+        much worse than the best                       none
+
+    ``closer`` inferences are closer to the model than the first, ``coarser`` ones less close, ``again`` has more time.
+    mu holds the marginals given the outputs found, computed exactly within ``memory_limit`` bytes. A ``deadline`` is a
+    moment of the monotonic clock. Tables have at most ``2**ibound`` entries; where time and memory allow, bounds on the
+    whole output space use tables up to ``2**widest`` times as large, and the evaluation of a single assignment tables
+    up to 64 times as large.
     """
 
     time_limit: float = 20.0

@@ -45,8 +45,8 @@ STATE = RecordType(
     "State",
     {"place": INTS, "messages": FLOATS, "scale": FLOATS, "least": FLOATS, "clique": FLOATS, "stale": INTS},
 )
-GIVE = Function(
-    "mssvm_branching_give",
+DECIDE = Function(
+    "mssvm_branching_decide",
     buckets=RecordKind(BUCKETS),
     state=RecordKind(STATE),
     variable=INT,
@@ -87,13 +87,13 @@ class ConditionalBound:
         eliminated = elimination.variables if self.fits else ()
         self._buckets, self._state = _compile(instance, eliminated, order, eps_h)
 
-    def give(self, v: int, state: int) -> None:
+    def decide(self, v: int, state: int) -> None:
         """Fix output v at a state."""
-        GIVE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=1)
+        DECIDE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=1)
 
-    def take_back(self, v: int, state: int) -> None:
-        """Undo ``give`` of the same output and state."""
-        GIVE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=-1)
+    def undo(self, v: int, state: int) -> None:
+        """Undo ``decide`` of the same output and state."""
+        DECIDE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=-1)
 
     def value(self) -> float:
         """The bound with the outputs fixed so far, exact if all are; infinite if it might underflow."""
@@ -120,7 +120,7 @@ class ConditionalBound:
             state=self._state,
             eps=self.eps_h,
             known=int(self.fits),
-            depth=tree.place,
+            depth=tree.depth,
         )
         return bool(at_leaf)
 
@@ -137,16 +137,16 @@ class Tree:
         self.states = states.copy()
         self.bound = np.full(levels + 1, bound)
         self.open = np.full((max(levels, 1), program.max_card), -np.inf)
-        self.place = np.full(1, -1, dtype=np.int64)
+        self.depth = np.full(1, -1, dtype=np.int64)  # an array: the native search writes it
 
     @property
     def exhausted(self) -> bool:
-        return int(self.place[0]) < 0
+        return int(self.depth[0]) < 0
 
     @property
     def upper(self) -> float:
         """The largest bound of an untried state at the current depth or above."""
-        return float(self.open[: int(self.place[0]) + 1].max())
+        return float(self.open[: int(self.depth[0]) + 1].max())
 
 
 def _versions(instance: OneInstance, order: Sequence[int]) -> list[Floats]:

@@ -127,22 +127,20 @@ def _blocks(order: Sequence[int], scopes: Sequence[tuple[int, ...]], output: Seq
         for v in scope:
             last[position[v]] = max(last[position[v]], end)
     ends: list[int] = []
-    fewest = len(order) + 1
+    fewest = 0  # variables of the last cut
     fresh = False  # outputs since the last cut
     alive: set[int] = set()
     for k, v in enumerate(order):
         alive.add(k)
         alive = {j for j in alive if last[j] > k}
-        if output[v]:
-            fresh = True
-            fewest = len(order) + 1
+        fresh = fresh or output[v]
         if any(output[order[j]] for j in alive) or not (fresh or ends):
             continue
         if fresh:
             ends.append(k)
             fewest = len(alive)
             fresh = False
-        elif len(alive) < fewest:
+        elif len(alive) < fewest:  # without outputs in between, the last cut may as well be here
             ends[-1] = k
             fewest = len(alive)
     if not ends:

@@ -216,7 +216,7 @@ class Partition:
         while self.waiting and not self.out_of_time:
             began = monotonic()
             self._advance(to_the_end=True)
-            until = 2.0 * monotonic() - began
+            until = 2.0 * monotonic() - began  # as long again, part by part, to lower the upper bound
             while self.waiting and monotonic() < min(until, self.deadline):
                 self._advance(to_the_end=False)
         return self.progress()

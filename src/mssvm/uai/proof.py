@@ -110,23 +110,32 @@ class Proof:
         bounds = np.zeros(0)
         for step in (self._run, self._tighten, self._renew):
             bounded = step(part)
-            while bounded is not None:
-                part = bounded
-                if part.bound <= search.threshold:
+            if bounded is not None:
+                pruned = self._pruned(bounded)
+                if pruned is None:
                     return []
-                bounds = np.full(len(part.left), np.inf)
-                state_bounds(part.relaxation.sweep, self._unary_ptr, bounds)
-                removed = part.left & (bounds <= search.threshold)
-                left = search.support.states_left(within=part.left & ~removed)
-                if left is None:
-                    return []
-                part = part._replace(left=left)
-                bounded = None
-                if removed.sum() > WORTH_REPEATING * part.size:
-                    bounded = self._run(part)
+                part, bounds = pruned
             if search.out_of_time():
                 return [part]
         return self._children(part, bounds)
+
+    def _pruned(self, part: OpenPart) -> tuple[OpenPart, Floats] | None:
+        """A part that has just been bounded, without the states that the bound rules out, and the bounds of its states;
+        None if nothing better than the incumbent is left. While many states fall, the part is bounded and pruned again.
+        """
+        search = self.search
+        while part.bound > search.threshold:
+            bounds = np.full(len(part.left), np.inf)
+            state_bounds(part.relaxation.sweep, self._unary_ptr, bounds)
+            removed = part.left & (bounds <= search.threshold)
+            left = search.support.states_left(within=part.left & ~removed)
+            if left is None:
+                return None
+            part = part._replace(left=left)
+            if removed.sum() <= WORTH_REPEATING * part.size:
+                return part, bounds
+            part = self._run(part)
+        return None
 
     def _run(self, part: OpenPart) -> OpenPart:
         """The part with its bound by the mini-buckets as they are."""

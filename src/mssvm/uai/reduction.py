@@ -92,9 +92,9 @@ class _Graph:
         self.scopes: dict[int, tuple[int, ...]] = {}
         self.tables: dict[int, Floats] = {}
         self.near: list[set[int]] = [set() for _ in self.cards]
-        states = problem.batch.unary_ptr[1:-1]
-        self.allowed = np.split(task.query.allowed.copy(), states)
-        self.unary = np.split(np.where(task.query.allowed, problem.theta.unary, -np.inf), states)
+        first_states = problem.batch.unary_ptr[1:-1]
+        self.allowed = np.split(task.query.allowed.copy(), first_states)
+        self.unary = np.split(np.where(task.query.allowed, problem.theta.unary, -np.inf), first_states)
         for f, scope in enumerate(topology.scopes):
             first = int(problem.batch.table_at[f])
             table = problem.theta.tables[first : first + int(topology.table_sizes[f])]
@@ -143,7 +143,7 @@ class _Graph:
         self.allowed[v][state] = True
 
     def eliminate_leaves(self) -> None:
-        """Sum out hidden variables of at most one table, until there is none left."""
+        """Sum out hidden variables of one table, until there is none left."""
         waiting = [v for v in range(len(self.cards)) if self._is_leaf(v)]
         while waiting:
             v = waiting.pop()

@@ -1,4 +1,4 @@
-"""Local search over regions of outputs, exact inside each: max_y PS_h[eps_h] theta (paper eq. 5), all of it compiled.
+"""Local search over regions of outputs, exact inside each: max_y PS_h[eps_h] theta (paper eq. 5), in ``cpp/walk.cpp``.
 
 A region is a few outputs near each other; all others are held at their states. Arc consistency removes the states that
 these rule out; the rest of the region, with the hidden variables it reaches, is eliminated in small tables: hidden

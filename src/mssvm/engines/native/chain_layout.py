@@ -351,17 +351,17 @@ class LayoutBuilder:
         first_of_chain = np.where(owns, self.head_slots, partner)
         self.shift_at = shift_at[self.slot[first_of_chain]]
         width = self.width
-        largest = self.widest * (self.widest + 1 if self.nested else 2)
+        largest_message = self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
         # Lanes without a variable write to a dummy place, one for every band, as bands run at the same time.
-        self.unused = largest * width
+        self.unused = largest_message * width
         n_bands = int(self.first_band[-1])
         self.n_messages = int(self.message_at[-1]) * width + self.unused * n_bands
         self.n_read = int(self.read_at[-1]) * width + self.unused * n_bands
         self.n_shifts = int(shift_at[-1]) * width
         batch = self.batch
-        largest = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
-        if largest > MOST:
+        most_numbers = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
+        if most_numbers > MOST:
             raise _too_many_messages()
 
     def _place_marginals(self) -> None:

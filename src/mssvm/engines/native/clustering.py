@@ -163,11 +163,13 @@ def cluster_routes(
     for g, topology in enumerate(batch.topologies):
         found.append(None)
         some = instances[batch.topology_of[instances] == g]
-        ends = given[batch.var_ptr[some][:, None] + topology.scope_flat[: 2 * topology.n_factors]]
-        ends = ends.reshape(len(some), topology.n_factors, 2).all(axis=2)
-        if ends.any():
-            found[g], left = spanning_forest(topology, (2 * ends.sum(axis=0) > len(some)).tobytes())
-            mine.append(some[ends[:, left].all(axis=1)])
+        given_ends = given[batch.var_ptr[some][:, None] + topology.scope_flat[: 2 * topology.n_factors]]
+        constant = given_ends.reshape(len(some), topology.n_factors, 2).all(axis=2)
+        if constant.any():
+            # Factors that are constants in most instances enter the forest last; it serves the instances in which all
+            # factors that it leaves out are constants.
+            found[g], left = spanning_forest(topology, (2 * constant.sum(axis=0) > len(some)).tobytes())
+            mine.append(some[constant[:, left].all(axis=1)])
             left_out.append((batch.factor_ptr[mine[-1]][:, None] + np.flatnonzero(left)).ravel())
     some = np.sort(np.concatenate(mine))
     factors = np.concatenate(left_out)

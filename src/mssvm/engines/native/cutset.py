@@ -105,6 +105,8 @@ class CutForests:
     of, row        instance of each forest, and its index in ``instances``
     ptr            forests of instance k: ``ptr[k] : ptr[k + 1]``
     cut_state      index of each forest's cut state among the states of the batch
+    first_state    first state of each forest, among the states of all forests; ``source_state``: that of its instance
+                   in the batch
     table_source   entry of the batch's tables that each entry of the forests' tables is a copy of
     nodes          map of the unary scores of the remaining variables
     attached       maps of the slices of tables that these share with the cut variable: of theta, and of marginals
@@ -125,11 +127,11 @@ class CutForests:
         state = ranks(self.ptr)
         self.cut_state = np.repeat(batch.unary_ptr[self.variable], n_states) + state
         self._lay_out_edges(batch, state)
-        self.here = self.batch.unary_ptr[self.batch.var_ptr[:-1]]
-        self.lo = batch.unary_ptr[batch.var_ptr[self.of]]
-        self.nodes = EntryMap.make(
-            self.kinds, self.here, np.arange(len(self.of)), self.lo, [_node_entries(cut) for cut in self.cuts]
-        )
+        self.first_state = self.batch.unary_ptr[self.batch.var_ptr[:-1]]
+        self.source_state = batch.unary_ptr[batch.var_ptr[self.of]]
+        entries = [_node_entries(cut) for cut in self.cuts]
+        every = np.arange(len(self.of))
+        self.nodes = EntryMap.make(self.kinds, self.first_state, every, self.source_state, entries)
         self.attached = self._attached(batch, state)
 
     def _lay_out_edges(self, batch: Batch, state: Ints) -> None:
@@ -175,7 +177,7 @@ class CutForests:
         lists = [_attached_entries(cut) for cut in self.cuts]
         at = offsets(count)[:-1]
         return [
-            EntryMap.make(self.kinds, self.here, at, place[factor] + inside, lists)
+            EntryMap.make(self.kinds, self.first_state, at, place[factor] + inside, lists)
             for place in (batch.table_at, batch.mu_at)
         ]
 
@@ -187,16 +189,14 @@ class CutForests:
         """Roles and masks of the variables other than the cut ones."""
         batch = self.source
         own = self.batch
-        n = np.diff(self.ptr)
-        sizes = np.diff(own.var_ptr)
-        first = np.repeat(self.variable, n)
-        variables = spans(batch.var_ptr[self.of], sizes)
-        variables += variables >= np.repeat(first, sizes)
-        sizes = np.diff(np.append(self.here, own.n_states))
-        lo = self.lo
-        cut = np.repeat(batch.unary_ptr[self.variable], n)
-        states = spans(lo, sizes)
-        states += (states >= np.repeat(cut, sizes)) * np.repeat(np.repeat(n, n), sizes)
+        n_cut = np.diff(self.ptr)  # states of every cut variable
+        n_vars = np.diff(own.var_ptr)
+        cut = np.repeat(self.variable, n_cut)
+        variables = spans(batch.var_ptr[self.of], n_vars)
+        variables += variables >= np.repeat(cut, n_vars)
+        n_states = np.diff(np.append(self.first_state, own.n_states))
+        states = spans(self.source_state, n_states)
+        states += (states >= np.repeat(batch.unary_ptr[cut], n_states)) * np.repeat(n_cut[self.row], n_states)
         return Query(query.output[variables], query.allowed[states])
 
 

@@ -64,8 +64,9 @@ class Reading(NamedTuple):
 
 
 @cached_by_size(CACHED_PARTS, size_in_cache)
-def read_from_root(topology: Topology, first: bytes) -> Reading:
-    rooting = rooting_of(topology, first)
+def read_from_root(topology: Topology, preferred: bytes) -> Reading:
+    """The reading of a topology, rooted at ``preferred`` variables where it has any (``engines.rooting``)."""
+    rooting = rooting_of(topology, preferred)
     n = topology.n_vars
     order = rooting.order
     position = np.empty(n + 1, dtype=np.int64)
@@ -111,11 +112,11 @@ def families_of(batch: Batch, instances: Ints, query: Query | None) -> list[Kind
         members = instances[by_topology[ends[g] : ends[g + 1]]]
         if not len(members):
             continue
-        first = b""
+        preferred = b""
         if query is not None:
             outputs: Bools = query.output[batch.var_ptr[members][:, None] + np.arange(sizes[g])]
-            first = np.logical_or.reduce(outputs, axis=0).tobytes()
-        reading = read_from_root(batch.topologies[g], first)
+            preferred = np.logical_or.reduce(outputs, axis=0).tobytes()
+        reading = read_from_root(batch.topologies[g], preferred)
         tables = batch.table_at[batch.factor_ptr[members][:, None] + reading.factor[reading.factor >= 0]]
         rows, of = distinct_rows(tables)
         for k, row in enumerate(rows):
@@ -140,7 +141,7 @@ def _family_with(families: list[Kinds], tables: Ints, reading: Reading) -> Kinds
 def family_fields(
     batch: Batch, kinds: Kinds, query: Query | None, allowed: Bools, free: Bools, eps_y: float, eps_h: float
 ) -> dict[str, Any]:
-    """The fields of a family's record, except its side."""
+    """The fields of a family's record, except ``side``, ``abreast`` and ``copies``."""
     largest = kinds.topologies[0]
     lead = kinds.readings[0]
     card = largest.card_array[lead.order]

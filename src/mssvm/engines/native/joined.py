@@ -11,7 +11,7 @@ from mssvm.core.library import FLOATS, INT, Function, Record, RecordKind
 from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Joined, Pair, TwoCalls
-from mssvm.engines.native.exact import GIVEN, GivenStates, NativeBoundQuery, Route
+from mssvm.engines.native.exact import GIVEN, GivenStates, NativeBoundQuery
 from mssvm.engines.native.forests import FORESTS, NO_NUMBERS, NO_VALUES, UNFINISHED, ForestCall, ForestRoute
 from mssvm.engines.native.terms import ADJOINT, FORWARD
 
@@ -95,9 +95,10 @@ def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined |
     assert isinstance(pair.minus, NativeBoundQuery)
     plus = pair.plus.routes
     minus = pair.minus.routes
-    routes: tuple[Route, ...] = (*plus, *minus)
-    forests: list[ForestRoute] = [route for route in routes if isinstance(route, ForestRoute)]
-    given = [route for route in minus if isinstance(route, GivenStates)]
-    if len(plus) != 1 or plus[0] not in forests or len(forests) + len(given) != 1 + len(minus):
+    if len(plus) != 1 or not isinstance(plus[0], ForestRoute):
         return None
-    return JoinedInference(features, forests, given[0] if given else None, cost)
+    if not all(isinstance(route, (ForestRoute, GivenStates)) for route in minus):
+        return None
+    forests = [plus[0], *(route for route in minus if isinstance(route, ForestRoute))]
+    given = next((route for route in minus if isinstance(route, GivenStates)), None)
+    return JoinedInference(features, forests, given, cost)

@@ -312,33 +312,33 @@ class ReferenceConditional:
     def _outside(self, b: int) -> tuple[list[int], list[int]]:
         """Variables and factors of b that hold no hidden variable."""
         plan = self.model.plan
-        g = self.components
-        variables = [i for i in plan.variables([b]) if g.outside[i]]
-        factors = [f for f in plan.factors([b]) if g.inside[f] == 0]
+        components = self.components
+        variables = [i for i in plan.variables([b]) if components.outside[i]]
+        factors = [f for f in plan.factors([b]) if components.inside[f] == 0]
         return variables, factors
 
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
         plan = self.model.plan
-        g = self.components
+        components = self.components
         for b in instances:
             given, factors = self._outside(b)
             total = sum(self.model.unary[plan.batch.unary_ptr[i] + y[i]] for i in given)
             total += sum(plan.part(self.model.tables, plan.batch.table_at, f, (), y) for f in factors)
-            if g.forest[b]:
-                total += sum(self._component(c, y) for c in range(g.ptr[b], g.ptr[b + 1]))
+            if components.forest[b]:
+                total += sum(self._component(c, y) for c in range(components.ptr[b], components.ptr[b + 1]))
             else:
                 total = np.nan
             value[b] = total
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
         plan = self.model.plan
-        g = self.components
-        for b in instances[g.forest[instances]]:
+        components = self.components
+        for b in instances[components.forest[instances]]:
             given, factors = self._outside(b)
             mu.unary[[plan.batch.unary_ptr[i] + y[i] for i in given]] += 1.0
             for f in factors:
                 plan.part(mu.tables, plan.batch.mu_at, f, (), y)[...] += 1.0
-            for c in range(g.ptr[b], g.ptr[b + 1]):
+            for c in range(components.ptr[b], components.ptr[b + 1]):
                 self._component(c, y, 1.0, mu)
 
     def _options(self, b: int, i: int, y: Ints) -> Floats:
@@ -369,10 +369,10 @@ class ReferenceConditional:
 
     def _border_states(self, borders: Borders, instances: Ints, y: Ints) -> Iterator[tuple[int, int, Ints, Ints]]:
         """Component, entry, border and y for every border state."""
-        g = self.components
+        components = self.components
         cards = self.model.plan.batch.cards
         for b in instances:
-            for c in range(g.ptr[b], g.ptr[b + 1]):
+            for c in range(components.ptr[b], components.ptr[b + 1]):
                 around = borders.var[borders.ptr[c] : borders.ptr[c + 1]]
                 here = y.copy()
                 for k, state in enumerate(np.ndindex(*cards[around])):

@@ -49,7 +49,7 @@ class ChainTask:
         return self.eps_y != self.eps_h
 
     @property
-    def moving(self) -> float:
+    def sweep_eps_y(self) -> float:
         """The eps_y of sweeps. At two temperatures sweeps make the marginals of a variable in its chains equal, and a
         maximum has no such marginals: eps_y is raised to a share of eps_h for sweeps, and only the value is computed at
         eps_y itself."""
@@ -84,7 +84,7 @@ class ChainAnswer:
         self.plan = task.plan
         self.settings = task.plan.settings
         self.batch = task.plan.batch
-        self.eps = task.moving
+        self.eps = task.sweep_eps_y
         self.instances = task.instances
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
@@ -92,7 +92,7 @@ class ChainAnswer:
         """The part of the call that needs no numbers from the device: in training all sweeps."""
         self.chains, cold = self.plan.run(self.task, self.side, self.theta)
         task = self.task
-        self.chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
+        self.chains.load(self.theta, task.query.allowed, task.sweep_eps_y, task.eps_h)
         if self.side:
             self.sweeps = max(COLD_SWEEPS, self.warm_sweeps) if cold else self.warm_sweeps
             self.wait = self.chains.answer(self.sweeps, self.mu if self.eps > 0.0 else None)
@@ -113,7 +113,7 @@ class ChainAnswer:
             return self._maximum(chains, value, converged, sweeps)
         if not self.side:
             residual = chains.read(self.mu)
-        if task.moving > task.eps_y:
+        if task.sweep_eps_y > task.eps_y:
             chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
             # An instance that sweeps proved to be impossible is impossible at any temperature.
             value = np.where(value == -np.inf, -np.inf, chains.sweep(0))

@@ -54,13 +54,13 @@ def consistent_point(
     p[~mine[batch.owner][batch.state_var]] = 0.0
     ends = batch.scope_vars[batch.scope_ptr[:-1][:, None] + np.arange(2)] if batch.n_factors else np.zeros((0, 2), int)
     factors = np.flatnonzero(mine[batch.factor_owner])
-    around = np.ones(batch.n_vars)
-    np.subtract.at(around, ends[factors].ravel(), np.repeat(weight[factors], 2))
+    own_weight = np.ones(batch.n_vars)  # 1 - sum_j rho_ij
+    np.subtract.at(own_weight, ends[factors].ravel(), np.repeat(weight[factors], 2))
     occupied = p > 0.0
     variable = batch.state_var[occupied]
     owner = batch.owner[variable]
     score = sum_by(owner, p[occupied] * theta.unary[occupied], len(batch))
-    entropy = sum_by(owner, around[variable] * _entropies(p[occupied]), len(batch))
+    entropy = sum_by(owner, own_weight[variable] * _entropies(p[occupied]), len(batch))
     tables = np.zeros(batch.n_mu_entries)
     shapes = batch.cards[ends[factors]]
     for shape in np.unique(shapes, axis=0):

@@ -18,7 +18,7 @@ from mssvm.engines.base import Engine
 from mssvm.inference.decomposition.plan import DecompositionPlan
 
 BLOCK_INSTANCES = 128  # instances of a block: vectors enough for 16 threads
-BLOCK_NUMBERS = 1 << 26  # upper limit on the message entries of a block, for each neighbour of its variables
+BLOCK_NUMBERS = 1 << 26  # upper limit on the entries of messages and tables of a block, per neighbour of a variable
 
 
 @dataclass(frozen=True)

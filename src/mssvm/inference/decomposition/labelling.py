@@ -57,14 +57,16 @@ class Labelling:
         variables = np.flatnonzero(mine[batch.owner])
         mu.unary[batch.unary_ptr[variables] + self.states[variables]] = 1.0
         factors = np.flatnonzero(mine[batch.factor_owner])
-        np.add.at(mu.tables, batch.mu_at[factors] + self._inside(self.states, factors), 1.0)
+        np.add.at(mu.tables, batch.mu_at[factors] + self._table_entries(self.states, factors), 1.0)
 
     def _open(self, upper: Floats, worth: float = OPEN) -> Ints:
+        """The instances whose score is below ``upper`` by a relative gap above ``worth``."""
         possible = upper > -np.inf
         enough = np.where(possible, upper, 0.0)
         return np.asarray(self.instances[possible & (enough - self.score > worth * (1.0 + np.abs(enough)))])
 
-    def _inside(self, states: Ints, factors: Ints) -> Ints:
+    def _table_entries(self, states: Ints, factors: Ints) -> Ints:
+        """The entry of every factor's table that the states of its variables select."""
         batch = self.batch
         ends = batch.scope_vars[batch.scope_ptr[factors][:, None] + np.arange(2)]
         return np.asarray(states[ends[:, 0]] * batch.cards[ends[:, 1]] + states[ends[:, 1]])
@@ -77,7 +79,7 @@ class Labelling:
         at = batch.unary_ptr[variables] + states[variables]
         unary = np.where(self.query.allowed[at], self.theta.unary[at], -np.inf)
         factors = np.flatnonzero(mine[batch.factor_owner])
-        tables = self.theta.tables[batch.table_at[factors] + self._inside(states, factors)]
+        tables = self.theta.tables[batch.table_at[factors] + self._table_entries(states, factors)]
         total = sum_by(batch.owner[variables], unary, len(batch))
         return np.asarray((total + sum_by(batch.factor_owner[factors], tables, len(batch)))[self.instances])
 

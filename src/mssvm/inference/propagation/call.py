@@ -123,7 +123,7 @@ class PropagationCall:
         self.exact[instances] = self.bound_query.forest[instances] & self.converged[instances] & one_temperature
 
     def _new_run(self, instances: Ints, temperatures: Temperatures) -> MessageRun:
-        """A run with variables of one allowed state held at it, as a search holds those whose states it tries."""
+        """A run in which variables with one allowed state are held at it, as outputs under trial are in a search."""
         run = self.fresh_run(instances, temperatures)
         if not self.bound_query.free.all():
             run.hold(instances, ~self.bound_query.free, self.bound_query.only_state)

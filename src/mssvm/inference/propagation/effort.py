@@ -18,6 +18,10 @@ class Effort:
     damped updates of all messages at once; sums that do not converge are repeated with damping if ``retry``. Hidden
     components are summed out into at most ``merge_entries`` table entries per instance, by ``merge_work`` operations.
     Labellings are improved by at most ``expansions`` rounds over all states.
+
+    ``restarts`` are starts from random messages. The best outputs are polished if ``flips`` > 0: by at most this number
+    of rounds of moves where hidden components have cycles, elsewhere by ascent and ``gibbs`` runs of annealed sampling,
+    each of ``rounds`` over all outputs in at most ``budget`` operations.
     """
 
     starts: tuple[str, ...]

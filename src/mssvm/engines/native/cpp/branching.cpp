@@ -237,7 +237,7 @@ struct Evaluate {
     Floats value;
 };
 
-struct Give {
+struct Decide {
     int64_t bytes;
     const Buckets *buckets;
     const State *state;
@@ -316,8 +316,8 @@ MSSVM_API mssvm_branching_value(const Evaluate *call) {
     });
 }
 
-MSSVM_API mssvm_branching_give(const Give *call) {
-    return guarded(call, [](const Give &c) -> int64_t {
+MSSVM_API mssvm_branching_decide(const Decide *call) {
+    return guarded(call, [](const Decide &c) -> int64_t {
         const Buckets &buckets = nested(c.buckets);
         bool known = c.variable >= 0 && c.variable < buckets.near_ptr.size - 1;
         require(known && (c.sign == 1 || c.sign == -1), "only the state of a variable can be decided or undone.");

@@ -328,7 +328,7 @@ void anneal(const AnnealCall &call, Trees &trees, int64_t b) {
     trees.ascend(b, call.free, call.y.data);
 }
 
-// Every joint state of the border of component c in C order, the last variable fastest; `visit(entry)`.
+// visit(entry, members) at every joint state of the border of component c, in C order; `members` are its variables.
 template <class Visit> void each_border_state(const BorderCall &call, int64_t c, int64_t *y, Visit visit) {
     const Wiring &w = *call.hidden->wiring;
     Ints members = call.var.part(call.ptr[c], call.ptr[c + 1] - call.ptr[c]);
@@ -343,7 +343,8 @@ template <class Visit> void each_border_state(const BorderCall &call, int64_t c,
     }
 }
 
-void tabulate(const BorderCall &call, Trees &trees, int64_t b, int64_t *y) {
+// At every state of the borders of an instance: the value of the component, or without `values` its weighted marginals.
+void evaluate_borders(const BorderCall &call, Trees &trees, int64_t b, int64_t *y) {
     const Wiring &w = *call.hidden->wiring;
     const Hidden &hidden = *call.hidden;
     for (int64_t c = hidden.ptr[b]; c < hidden.ptr[b + 1]; ++c)
@@ -419,7 +420,7 @@ MSSVM_API mssvm_conditional_borders(const BorderCall *record) {
                 "one number for every state of a border.");
         each_tree(*call.hidden, call.instances, call.threads, false, [&](Trees &trees, int64_t b) {
             // Other blocks have borders of their own: only the variables of this instance are written.
-            tabulate(call, trees, b, call.y.data);
+            evaluate_borders(call, trees, b, call.y.data);
         });
         return 0;
     });

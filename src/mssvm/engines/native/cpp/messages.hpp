@@ -127,7 +127,7 @@ struct Sweeping {
 
     bool maximal(int64_t i) const { return eps_y == 0.0 && outputs[i]; }
     // The unit in which changes of scores are measured.
-    double one() const {
+    double change_unit() const {
         if (eps_y > 0.0 && eps_h > 0.0) return eps_y < eps_h ? eps_y : eps_h;
         if (eps_y > 0.0 || eps_h > 0.0) return eps_y + eps_h;
         return unit;

@@ -498,21 +498,21 @@ private:
         int64_t behind = a_.partner[s];
         Cells m = behind >= 0 ? message(behind) : nullptr;
         int n = other(s);
-        bool rows = a_.other_hidden[s];
+        bool to_hidden = a_.other_hidden[s];  // such messages have rows
         Vec common{};
-        if (hidden_) common = send_hidden(s, behind, m, rows);
+        if (hidden_) common = send_hidden(s, behind, m, to_hidden);
         else {
             for (int x = 0; x < k_; ++x) from_[x] = own_[x] + entry(behind, m, x);
-            if (rows) common = open_rows(s);
+            if (to_hidden) common = open_rows(s);
             else send_output(s);
         }
-        int count = rows ? rows_ * (n + 1) : n;
+        int count = to_hidden ? rows_ * (n + 1) : n;
         Vec top = all<Vec>(-INF);
-        for (int j = 0; j < count; j += rows ? n + 1 : 1) top = larger(top, sent_[j]);
+        for (int j = 0; j < count; j += to_hidden ? n + 1 : 1) top = larger(top, sent_[j]);
         Vec low = finite(top);
-        for (int j = 0; j < count; j += rows ? n + 1 : 1) sent_[j] -= low;
+        for (int j = 0; j < count; j += to_hidden ? n + 1 : 1) sent_[j] -= low;
         put(s, a_.reverse, call_.messages.data, count, sent_);
-        return rows ? common + top * level_unit(tau_h(lanes(a_.rho, s))) : top;
+        return to_hidden ? common + top * level_unit(tau_h(lanes(a_.rho, s))) : top;
     }
 
     // From an output to an output.
@@ -549,9 +549,9 @@ private:
     }
 
     // From a hidden variable, row by row; rows are summed for an output. Returns the score that levels leave out.
-    Vec send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
+    Vec send_hidden(int64_t s, int64_t behind, Cells m, bool to_hidden) {
         if constexpr (K > 0 && scaled)
-            if (rows) return behind >= 0 ? send_rows<K>(s, behind) : send_rows<1>(s, behind);
+            if (to_hidden) return behind >= 0 ? send_rows<K>(s, behind) : send_rows<1>(s, behind);
         Vec rho = lanes(a_.rho, s), tau = tau_h(rho), base = own_row(tau);
         int n = other(s), mine = sender_rows(s);
         for (int r = 0; r < mine; ++r) {
@@ -568,7 +568,7 @@ private:
                 row[0] = level_or_none(behind, m, r) + settle(row + 1, n);
             }
         });
-        if (rows) {
+        if (to_hidden) {
             for (int r = mine; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
             return common;
         }

@@ -10,17 +10,18 @@ namespace {
 struct RootingCall {
     int64_t bytes;
     Ints ends;                 // (factor, 2): the variables of every factor
-    Bytes8 first;              // variables that are preferred as roots
+    Bytes8 preferred;          // variables that are preferred as roots
     Ints order, parent, edge;  // by variable: all, children first; parent and the factor to it, -1 at a root
     Bytes8 flip;               // by variable: its parent is the factor's first variable
     Ints degree;               // by variable
 };
 
-// Roots every component at its last variable, at one of `first` if it has one. Returns 1, or 0 if there is a cycle.
+// Roots every component at the last of its preferred variables, or of all if it has none. Returns 1, or 0 if there is a
+// cycle.
 int64_t root(const RootingCall &call) {
     int64_t n = call.order.size, factors = call.ends.size / 2;
     require(call.ends.size == 2 * factors && call.parent.size == n && call.edge.size == n && call.flip.size == n &&
-                call.degree.size == n && call.first.size == n,
+                call.degree.size == n && call.preferred.size == n,
             "the columns of a rooting have different lengths.");
     for (int64_t v : call.ends) require(v >= 0 && v < n, "a factor has a variable outside the topology.");
     std::vector<int64_t> start(n + 1, 0), incident(2 * factors);
@@ -42,7 +43,7 @@ int64_t root(const RootingCall &call) {
     };
     for (bool preferred : {true, false})
         for (int64_t v = n - 1; v >= 0; --v) {
-            if (seen[v] || (preferred && !call.first[v])) continue;
+            if (seen[v] || (preferred && !call.preferred[v])) continue;
             int64_t head = tail;
             visit(v, -1, -1);
             for (; head < tail; ++head) {

@@ -40,8 +40,8 @@ struct MessageMasks {
     unsigned idle;
 };
 
-// Updates of mixed roles gain too little to be compiled for every number of states, or as `plain` ones. (Without lanes,
-// numbers of states say how they are stored.)
+// Updates of mixed roles gain too little to be compiled for every number of states, or as `plain` ones. Those of a
+// single instance have a shape all the same: it also says how its states are stored.
 template <class V, Roles roles> constexpr bool any_shape = std::is_same_v<V, Vec> && roles == Roles::MIXED;
 
 // Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.

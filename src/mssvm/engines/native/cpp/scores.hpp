@@ -78,7 +78,7 @@ public:
     }
 
     bool trusted(int) const { return true; }
-    double change(int, bool) const { return change_ / how_->one(); }
+    double change(int, bool) const { return change_ / how_->change_unit(); }
     bool shows_logarithms(int64_t) const { return true; }
     void store(unsigned, const int64_t *) {}
     void leave(unsigned) {}

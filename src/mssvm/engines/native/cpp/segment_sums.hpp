@@ -147,7 +147,8 @@ protected:
         return limit_[b * C_ + c];
     }
 
-    // Scores of a kind at a site, in rows of its label alone; 0 where no segment may cover it.
+    // The score of a kind at a site, or of its label alone where A is computed from rows; 0 where no segment may cover
+    // the site.
     double step(int64_t t, int64_t m) const {
         int64_t c = m / H_;
         if (!open(t, c)) return 0.0;

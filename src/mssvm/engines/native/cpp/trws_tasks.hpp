@@ -76,12 +76,12 @@ inline void check(const ChainCall &c) {
     require(c.sweeps >= 0 && c.threads >= 1 && c.threads <= 4096, "sweeps or threads are out of range.");
 }
 
-// The number of states if a group and all its neighbours have the same one, from 2 to 5; 0 otherwise.
+// The number of states if a group and all its neighbours have the same one, 0 otherwise.
 inline int square(const ChainLayout &a, int64_t g) {
     int64_t k = a.state_at[g + 1] - a.state_at[g];
     for (int64_t s = a.slot_ptr[g]; s < a.slot_ptr[g + 1]; ++s)
         if (a.other_card[s] != k) return 0;
-    return k >= 2 && k <= 5 ? int(k) : 0;
+    return int(k);
 }
 
 // work(rule) with the rule as a constant.
