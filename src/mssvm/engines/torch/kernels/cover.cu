@@ -11,12 +11,12 @@
 // F(i, x) is the message to item i from the variable before it in its chain, B(i, x) the one from the variable after
 // it. Numbers of an item lie n_items apart, those of a variable n_vars apart, so that neighbouring threads read
 // neighbouring numbers. Scores of states that a variable does not have are -inf.
-constexpr unsigned int WARP = 0xffffffffu;
-
 //
 // A pass is a chain of short steps, each waiting for the last: with FEW, what does not depend on the level before is
 // loaded two levels ahead, and messages also go through shared memory, where the last RING levels have room for SLOTS /
 // RING items each. RING is larger than the number of levels that a factor spans; 0: there is not enough shared memory.
+constexpr unsigned int WARP = 0xffffffffu;
+
 struct __align__(16) Item {
     int before, after;  // the items of the neighbours in the chain, -1: none
     int variable;
@@ -39,7 +39,7 @@ struct __align__(16) Variable {
     int states_at, card, level, number;  // first score and number in the instance
 };
 
-// Where an instance's parts begin, in the arrays of graphs (first five) and of instances.
+// Where an instance's parts begin, in the arrays of graphs (first line) and of instances.
 struct Place {
     long long levels, n_levels, variables, n_vars, items, n_items;
     long long vars_at, items_at, states_at, number_at, groups, n_groups;
@@ -96,7 +96,7 @@ template <bool sum> __device__ __forceinline__ double over_block(double x) {
     return all;
 }
 
-// PS[tau] of the first n of N numbers; the largest at tau = 0.
+// PS[tau] of N numbers; the largest at tau = 0.
 template <int N> __device__ __forceinline__ double power_sum(const double *v, double tau) {
     double top = v[0];
 #pragma unroll

@@ -8,6 +8,8 @@
 //     COLOURED     whether only messages to the variables of one colour are sent
 //     ONE          whether there is one instance
 //     NARROW       whether the first state of every variable is allowed
+//     LANES        threads that add up the messages to one variable
+//     AT_ONCE      messages that each of them reads at once
 //
 // Factors are sorted by their first variable; messages to first variables are stored first, in that order. Messages and
 // fields are logs over eps. The first entry of a message is 0 and not stored; so it is for fields if NARROW. Tables are
@@ -195,8 +197,8 @@ __device__ __forceinline__ REAL put(const REAL *o, REAL *old, REAL damping) {
     return by;
 }
 
-// Both messages of every factor of instances that have not converged. kinds: 1 if the first
-// end is an output, plus 2 if the second is; plus 4 and 8 for their colours.
+// Both messages of every factor of instances that have not converged. kinds: 1 if the first end is an output, plus 2 if
+// the second is; plus 4 and 8 for their colours.
 extern "C" __global__ void __launch_bounds__(THREADS)
     messages(const REAL *__restrict__ field, REAL *__restrict__ m, const REAL *__restrict__ tables,
              const int *__restrict__ number, const int2 *__restrict__ ends, const int *__restrict__ owner,
