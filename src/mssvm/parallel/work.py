@@ -384,7 +384,7 @@ def block_constants(shelf: Shelf, definition: ProblemDefinition, first: int, las
     for j in range(first, last):
         problem = shelf.block(definition, j).problem
         sample = problem.sample
-        output = sample.query.output
+        output = sample.at_eps_y  # as `TrainingProblem.tempering`
         constants = BlockConstants(
             weight=sample.weight,
             log_outputs=problem.log_outputs,
