@@ -16,6 +16,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import Paired
 from mssvm.engines.decomposition import ChainRun, chains_of
+from mssvm.engines.native.chain_layout import LayoutBuilder
 from mssvm.engines.native.chains import chain_cover
 from mssvm.engines.reference.chains import ReferenceCover
 from mssvm.inference import Decompose, Enumerate
@@ -180,6 +181,36 @@ def test_two_temperatures_hold_never_rise_and_their_marginals_are_their_gradient
 
     slope = (at(1e-5) - at(-1e-5)) / 2e-5
     assert mu.unary @ steps[0] + batch.fold(mu.tables) @ steps[1] == pytest.approx(slope, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("strength", [1.0, 3e4])
+@pytest.mark.parametrize("card", [2, 3])
+@pytest.mark.parametrize("tied", [True, False])
+def test_neighbours_of_both_roles_in_one_vector(tied: bool, card: int, strength: float) -> None:
+    """Answers do not depend on which variables share a vector, also where its lanes have neighbours of both roles."""
+    rng = np.random.default_rng([card, int(strength), tied])
+    graph = grid(4, 5, (card,) * 20, eight=tied)
+    n = 21
+    batch = Batch.build([graph] * n, [np.zeros(graph.n_factors, dtype=np.int64)] * n if tied else None)
+    theta = Potentials(strength * rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+    allowed = random_mask(rng, batch)
+    hidden = (rng.random(batch.n_vars) < 0.6) & (Query(np.ones(batch.n_vars, dtype=bool), allowed).n_allowed(batch) > 1)
+    layout = LayoutBuilder(batch, np.arange(n), hidden)
+    assert np.any((layout.other_hidden > 0) & (layout.other_hidden < (1 << layout.width) - 1))
+
+    def answer(instances: np.ndarray) -> tuple[np.ndarray, Marginals]:
+        run = chains_of(NATIVE, batch, instances, hidden).run()
+        run.load(theta, allowed, 0.25, 1.0)
+        mu = Marginals.zeros(batch)
+        value = run.sweep(4)
+        run.read(mu)
+        return value, mu
+
+    together, mu = answer(np.arange(n))
+    alone = [answer(np.array([b])) for b in range(n)]
+    np.testing.assert_allclose(together, sum(value for value, _ in alone), rtol=1e-12, atol=1e-9)
+    np.testing.assert_allclose(mu.unary, sum(one.unary for _, one in alone), atol=1e-9)
+    np.testing.assert_allclose(mu.tables, sum(one.tables for _, one in alone), atol=1e-9 * n)
 
 
 @pytest.mark.parametrize("eps_y", [0.0, 0.25, 1.0])

@@ -4,8 +4,9 @@ A sweep visits variables in the order of their levels. The level of a variable i
 chain that ends at it, so neighbours have different levels, and variables of one level may be updated together: on a
 grid they are a diagonal. The kind of a variable says which code its update needs: its number of states, and for each of
 its factors the neighbour's number of states, the direction, and where the chain continues; at two temperatures also the
-roles. A group is as many variables of one level and one kind as a vector has lanes, from one instance or from several
-instances of one graph.
+the variable's role. A group is as many variables of one level and one kind as a vector has lanes, from one instance or
+from several instances of one graph. The neighbours' roles may differ from lane to lane, which takes an update longer:
+variables of one kind are sorted by these, in the order of a Gray code, so that few groups have several.
 
 The groups of a level are divided among bands, which threads run at the same time. Bands depend on graphs and roles
 only. At one temperature bands are ranges of variables such that neighbours are in one band or in adjacent ones: some
@@ -24,7 +25,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.library import FLOATS, INT, INTS, MASK, SHORTS, Function, Record, RecordType, lanes
+from mssvm.core.library import BYTES, FLOATS, INT, INTS, MASK, SHORTS, Function, Record, RecordType, lanes
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
@@ -33,6 +34,7 @@ BAND_ROWS = 8  # the number of lanes: the variables of one level in a band then 
 CELLS = 4  # least number of variables of a level in a band, on average
 PARTS = 16  # largest number of bands of a task at two temperatures
 PART_GROUPS = 4  # least number of groups of a level in a band, on average
+SORTED_SLOTS = 16  # slots of a variable whose neighbours' roles count when variables are sorted
 INDEX = np.int32  # type of indices of variables, factors and slots, which are many in large pictures
 MOST = np.iinfo(INDEX).max
 NO_INTS = np.zeros(0, dtype=np.int64)
@@ -69,7 +71,7 @@ LAYOUT = RecordType(
         "mu": SHORTS,
         "rho": FLOATS,
         "hidden": MASK,
-        "other_hidden": MASK,
+        "other_hidden": BYTES,
         "shift_at": INTS,
         "widest": INT,
         "degree": INT,
@@ -278,10 +280,17 @@ class LayoutBuilder:
         self.weight = _concatenated([p.weight for p in parts], np.float64)
         self.transposed = _concatenated([p.transposed for p in parts], bool)
         self.upward = _concatenated([p.upward for p in parts], bool)
-        slot_ptr = offsets(self.degree)
-        self.rank = ranks(slot_ptr).astype(INDEX)
-        roles = _row_hashes(self.hidden) + _slot_hashes(_row_hashes(self.hidden[self.other]), slot_ptr)
-        self.kind = _concatenated([p.kind for p in parts], np.uint64) + roles
+        self.rank = ranks(offsets(self.degree)).astype(INDEX)
+        self.kind = _concatenated([p.kind for p in parts], np.uint64) + _row_hashes(self.hidden)
+
+    def _roles_around(self) -> AnyArray:
+        """By variable, the place of its neighbours' roles in the order of a Gray code."""
+        place = np.zeros(len(self.local), dtype=np.int64)
+        hidden = np.flatnonzero(self.hidden[self.other] & (self.rank < SORTED_SLOTS))
+        np.add.at(place, self.mine[hidden], 1 << self.rank[hidden].astype(np.int64))
+        for shift in (1, 2, 4, 8):
+            place ^= place >> shift
+        return place
 
     def _make_groups(self) -> None:
         """Sort variables by task, level, band and kind, and cut equal ones into groups of the width of a vector."""
@@ -289,7 +298,8 @@ class LayoutBuilder:
         n_levels = int(self.level.max(initial=0)) + 1
         n_bands = int(self.band.max(initial=0)) + 1
         cell = (task * n_levels + self.level) * n_bands + self.band
-        order = _order((self.local, self.kind, cell))  # instances are in order already
+        keys = (self.local, self.kind, cell)  # instances are in order already
+        order = _order((self.local, self._roles_around(), *keys[1:]) if self.nested else keys)
         new = np.zeros(len(order), dtype=bool)
         new[:1] = True
         for column in (cell, self.kind):
@@ -342,9 +352,13 @@ class LayoutBuilder:
         partner = self.partner[self.head_slots]
         self.widest = int(self.card.max(initial=1))
         # Rows of messages to and from hidden variables have a level beside their entries.
-        size = np.where(self.hidden, self.widest * (self.card + 1), self.card)
-        self.message_at = offsets(size[mine])
-        readings = size[other] if self.nested else self.card[mine] + self.card[other]
+        with_rows = self.widest * (self.card + 1)
+        self.message_at = offsets(np.where(self.hidden, with_rows, self.card)[mine])
+        self.other_hidden = self._lanes_with_hidden_neighbours(self.hidden[other])
+        if self.nested:
+            readings = np.where(self.other_hidden > 0, with_rows[other], self.card[other])
+        else:
+            readings = self.card[mine] + self.card[other]
         self.read_at = offsets(np.where(upward, 0, readings))
         owns = ~upward | (partner < 0)
         shift_at = offsets(np.where(owns, self.card[mine], 0))
@@ -363,6 +377,19 @@ class LayoutBuilder:
         most_numbers = max(self.n_messages, self.n_read, batch.n_table_entries, batch.n_mu_entries, batch.n_vars)
         if most_numbers > MOST:
             raise _too_many_messages()
+
+    def _lanes_with_hidden_neighbours(self, of_first: Bools) -> AnyArray:
+        """By slot of a group, a mask with a bit for every lane whose neighbour is hidden; lanes without a variable are
+        as the first, of which ``of_first`` says it."""
+        width = self.width
+        if not self.nested:
+            return np.zeros(self.n_slots, dtype=np.uint8)
+        hidden = np.flatnonzero(self.hidden[self.other])
+        bits = np.left_shift(1, self.lane[self.mine[hidden]]).astype(np.float64)
+        mask = np.bincount(self.slot[hidden], weights=bits, minlength=self.n_slots).astype(np.int64)
+        used = np.bincount(self.group, minlength=len(self.heads))
+        unused = ((1 << width) - (1 << used))[self.group[self.mine[self.head_slots]]]
+        return (mask | np.where(of_first, unused, 0)).astype(np.uint8)
 
     def _place_marginals(self) -> None:
         """Where the marginals of slots to lower neighbours are summed: with those of the batch, or, for factors that
@@ -425,7 +452,7 @@ class LayoutBuilder:
             other_card=self.card[other],
             transposed=self.transposed[self.head_slots],
             hidden=self.hidden[self.heads],
-            other_hidden=self.hidden[other],
+            other_hidden=self.other_hidden,
             shift_at=self.shift_at,
             widest=self.widest,
             degree=int(self.degree.max(initial=0)),

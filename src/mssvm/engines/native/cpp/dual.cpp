@@ -10,7 +10,7 @@ namespace {
 struct Pairwise {
     int64_t bytes;
     Floats hessian, gradient, alpha;  // H; H alpha - q, kept up to date; weights of planes, changed in place
-    Ints group;                   // by plane: its group
+    Ints group;                       // by plane: its group
     int64_t groups, most_rounds;
     double share;
 };

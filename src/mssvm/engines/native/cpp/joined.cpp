@@ -23,8 +23,8 @@ struct Joined {
     const GivenCall *given;  // null if there are none
     const Adjoint *adjoint;
     Floats w;
-    Floats value;     // (side, instance)
-    Floats gradient;  // one number per weight
+    Floats value;      // (side, instance)
+    Floats gradient;   // one number per weight
     Floats workspace;  // reused by the next call: scores, marginals, and tables of the adjoint
     int64_t threads;
     int64_t side, task;  // written by a call: where the forests continue

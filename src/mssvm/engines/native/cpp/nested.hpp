@@ -215,9 +215,7 @@ private:
     }
 
     // exp((v - top) / tau) of scores, and their largest.
-    static INLINE Vec relative(const Vec *v, int k, Vec tau, Vec *out) {
-        return exponentials<K>(v, k, 1.0 / tau, out);
-    }
+    static INLINE Vec relative(const Vec *v, int k, Vec tau, Vec *out) { return exponentials<K>(v, k, 1.0 / tau, out); }
 
     // Replaces the entries of a row by p(x); returns PS[eps_h rho] of them, relative to their level.
     static INLINE Vec close(Vec *p, int k, Vec tau) {
@@ -491,14 +489,22 @@ private:
 
     int sender_rows(int64_t s) const { return rows(a_.partner[s]); }
 
-    // Sends the message along slot s, from the other slot of its chain and the variable; returns the
-    // normaliser that was subtracted.
+    // Sends the messages along slot s, from the other slot of its chain and the variable; returns the normalisers that
+    // were subtracted. Neighbours of a group may have different roles: messages with and without rows are computed
+    // then, and each goes to the lanes that it is for.
     Vec send(int64_t s) {
+        unsigned to_hidden = a_.other_hidden[s];
+        if (to_hidden == 0 || to_hidden == full<Vec>) return send_to(s, to_hidden != 0, full<Vec>);
+        Vec of_rows = send_to(s, true, to_hidden);
+        return pick(to_hidden, of_rows, send_to(s, false, full<Vec> & ~to_hidden));
+    }
+
+    // To neighbours of one role, in some lanes; messages to hidden variables have rows.
+    Vec send_to(int64_t s, bool to_hidden, unsigned in) {
         take_own(s);
         int64_t behind = a_.partner[s];
         Cells m = behind >= 0 ? message(behind) : nullptr;
         int n = other(s);
-        bool to_hidden = a_.other_hidden[s];  // such messages have rows
         Vec common{};
         if (hidden_) common = send_hidden(s, behind, m, to_hidden);
         else {
@@ -511,7 +517,7 @@ private:
         for (int j = 0; j < count; j += to_hidden ? n + 1 : 1) top = larger(top, sent_[j]);
         Vec low = finite(top);
         for (int j = 0; j < count; j += to_hidden ? n + 1 : 1) sent_[j] -= low;
-        put(s, a_.reverse, call_.messages.data, count, sent_);
+        put(s, a_.reverse, call_.messages.data, count, sent_, in);
         return to_hidden ? common + top * level_unit(tau_h(lanes(a_.rho, s))) : top;
     }
 
@@ -664,7 +670,13 @@ private:
     // Marginals of the factor to an earlier neighbour, after marginals() of its chain here.
     void pairs(int64_t s) {
         Cells from = vectors(call_.read) + a_.read_at[s], m = message(s);
-        if (a_.other_hidden[s]) return pairs_of_hidden(s, from, m);
+        unsigned of_hidden = a_.other_hidden[s];
+        if (of_hidden != 0) pairs_of_hidden(s, from, m, of_hidden);
+        if (of_hidden != full<Vec>) pairs_of_outputs(s, from, m, full<Vec> & ~of_hidden);
+    }
+
+    // With an output, in some lanes.
+    void pairs_of_outputs(int64_t s, Cells from, Cells m, unsigned in) {
         Vec tau = tau_y(lanes(a_.rho, s));
         PairSums sums(call_, s, g_);
         with_table(s, [&](auto table) ALWAYS {
@@ -673,12 +685,13 @@ private:
                     Vec pair;
                     if (hidden_) pair = joint_[z * k_ + x];
                     else pair = ratio(from[z] + table(place(s, x, z)), m[x], tau) * marginal_[x];
-                    sums.add(place(s, x, z), pair);
+                    sums.add(place(s, x, z), pick(in, pair, Vec{}));
                 }
         });
     }
 
-    void pairs_of_hidden(int64_t s, Cells from, Cells m) {
+    // With a hidden variable, in some lanes.
+    void pairs_of_hidden(int64_t s, Cells from, Cells m, unsigned in) {
         int n = other(s);
         Vec rho = lanes(a_.rho, s), tau = tau_h(rho);
         PairSums sums(call_, s, g_);
@@ -699,7 +712,7 @@ private:
                     Vec share = hidden_ ? joint_[r * k_ + x] : ratio(sum, m[x], tau_y(rho)) * marginal_[x];
                     for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];
                 }
-                for (int z = 0; z < n; ++z) sums.add(place(s, x, z), sent_[z]);
+                for (int z = 0; z < n; ++z) sums.add(place(s, x, z), pick(in, sent_[z], Vec{}));
             }
         });
     }
@@ -710,13 +723,18 @@ private:
         return part > -INF && whole > -INF ? p : Vec{};
     }
 
-    void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent) {
+    // Writes n numbers of some lanes to the places of the neighbours.
+    void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent, unsigned in = full<Vec>) {
         const int32_t *at = places.data + s * L;
-        if (a_.aligned[s])
+        if (in != full<Vec>) {
+            for (int i = 0; i < L; ++i)
+                for (int j = 0; in >> i & 1 && j < n; ++j) to[at[i] + j * L] = sent[j][i];
+        } else if (a_.aligned[s]) {
             for (int j = 0; j < n; ++j) *(Unaligned *)(to + at[0] + j * L) = sent[j];
-        else
+        } else {
             for (int j = 0; j < n; ++j)
                 for (int i = 0; i < L; ++i) to[at[i] + j * L] = sent[j][i];
+        }
     }
 
     static INLINE Vec largest_of(const Vec *v, int k) {
@@ -748,7 +766,7 @@ private:
     const ChainCall &call_;
     const ChainLayout &a_;
     int rows_, k_ = 0;
-    double eps_y_, eps_h_, ratio_ = 0.0;  // eps_h / eps_y
+    double eps_y_, eps_h_, ratio_ = 0.0;   // eps_h / eps_y
     bool hidden_ = false, whole_ = false;  // the variable's role; whether the ratio is a whole number
     int64_t g_ = 0, first_ = 0, middle_ = 0, end_ = 0;
     Vec *unary_, *own_, *rest_, *marginal_, *weight_, *mean_, *logs_, *joint_, *from_, *sent_, *given_, *total_;

@@ -78,7 +78,7 @@ template <class V, class Item, Roles roles, bool plain, int K = largest_square<V
     } else {
         // With vectors along rows, `plain` saves little.
         if (shape == K) return update_while < V, Item, K, roles, plain && K >= 0 > ;
-        return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
+        return update_for < V, Item, roles, plain, K == 2 ? 0 : K - 1 > (shape);
     }
 }
 

@@ -59,7 +59,7 @@ struct ChainLayout {
     Floats rho;
     // For two temperatures (nested.hpp):
     Bytes8 hidden;        // by group
-    Bytes8 other_hidden;  // by slot
+    Bytes8 other_hidden;  // by slot: lanes whose neighbour is hidden, as bits
     Ints shift_at;        // by slot: vector of its chain's shift at this variable
     int64_t widest, degree;
 };
