@@ -73,7 +73,7 @@ def test_columns_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     votes = write(tmp_path / "votes.jsonl", gold=False)
     code, _, err = run(capsys, "fit", votes, "-o", tmp_path / "m.st")
-    assert (code, "add --annotators" in err) == (2, True)
+    assert (code, "fit --annotators learns" in err) == (2, True)
     labels = tmp_path / "labels.jsonl"
     labels.write_text('{"x": [[1], [2]], "y": ["a", "b"]}\n' * 5)
     code, _, err = run(capsys, "fit", labels, "-o", tmp_path / "m.st", "--annotators")

@@ -69,7 +69,7 @@ def test_columns_of_annotators(tmp_path: Path) -> None:
     assert data.y is None
     with pytest.raises(InputError, match="4 columns, too few for words and the votes of 4 annotators"):
         read(path, Options(vote_columns=("a", "b", "c", "d")))
-    with pytest.raises(InputError, match="add --annotators"):
+    with pytest.raises(InputError, match="fit --annotators learns"):
         _ = data.labels
 
 

@@ -222,7 +222,7 @@ def test_several_labels_by_command_line(form: str, tmp_path: Path, capsys: pytes
     ("lines", "words"),
     [
         (['{"x": [1, 2], "y": [0, 1]}', '{"x": [1, 2], "y": [0]}'], "line 2: 'y' should be a list of 2 labels"),
-        (['{"x": [1, 2], "y": 1}'], "line 1: 'y' should be a list of some labels"),
+        (['{"x": [1, 2], "y": 1}'], "line 1: 'y' should be a list of labels"),
         (['{"x": [[1], [2]], "y": [1, 0]}'], "line 1: 'x' is nested 3 deep instead of 2"),
         (['{"y": [1, 0]}'], "line 1: the object has no 'x'"),
     ],

@@ -114,10 +114,6 @@ class Confusion:
         with np.errstate(divide="ignore"):
             return cls(np.log(tables), shared, sequential)
 
-    def contexts(self, votes: Votes) -> Ints:
-        """The context of every vote."""
-        return votes.previous if self.sequential else np.zeros(len(votes), dtype=np.int64)
-
     def evidence(self, votes: Votes, weight: float = 1.0) -> Floats:
         """(sites, classes): ``weight`` times the log likelihood of the votes on a site, 0 for the best true label."""
         total = self.log_likelihood(votes)
@@ -134,7 +130,7 @@ class Confusion:
             tables = np.concatenate([tables, np.broadcast_to(unseen, (n_unseen, *unseen.shape))])
         sizes = np.diff(votes.ptr)
         annotator = np.repeat(votes.annotator, sizes)
-        context = np.repeat(self.contexts(votes), sizes)
+        context = np.repeat(_contexts(votes, self.sequential), sizes)
         by_member = tables[annotator, context, :, votes.label]
         if len(by_member) and np.any(sizes != 1):
             by_member = np.logaddexp.reduceat(by_member, votes.ptr[:-1], axis=0)
@@ -163,14 +159,18 @@ def _centres(
     return centres
 
 
+def _contexts(votes: Votes, sequential: bool) -> Ints:
+    """The context of every vote: the class of the annotator's vote before, or the same for all."""
+    return votes.previous if sequential else np.zeros(len(votes), dtype=np.int64)
+
+
 def expected_counts(votes: Votes, posterior: Floats, sequential: bool) -> Floats:
     """[annotator, context, true label, vote]: expected counts, given probabilities of the true labels."""
     k = votes.n_classes
     n_contexts = k + 1 if sequential else 1
     sizes = np.diff(votes.ptr)
     share = np.repeat(1.0 / np.maximum(sizes, 1), sizes)
-    context = votes.previous if sequential else np.zeros(len(votes), dtype=np.int64)
-    cell = np.repeat(votes.annotator * n_contexts + context, sizes)
+    cell = np.repeat(votes.annotator * n_contexts + _contexts(votes, sequential), sizes)
     site = np.repeat(votes.site, sizes)
     n_cells = len(votes.names) * n_contexts
     totals = np.empty((n_cells, k, k))

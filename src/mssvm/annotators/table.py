@@ -12,6 +12,7 @@ from mssvm.annotators.votes import Votes
 from mssvm.core.arrays import Floats
 
 Z_95 = 1.959963984540054  # two-sided 95% quantile of the standard normal
+LEAST_BIAS = 5e-4  # what is less would be shown as 0.0%
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +101,20 @@ class AnnotatorTable:
         """
         lines = [f"{'annotator':20} {'votes':>8} {'coverage':>8} {'accuracy':>8}  95% interval     votes too often for"]
         for row in sorted(self.rows, key=lambda row: row.accuracy)[:most]:
-            favoured = self.classes[int(row.bias.argmax())]
             lines.append(
                 f"{row.name!s:20.20} {row.n_votes:8d} {row.coverage:8.1%} {row.accuracy:8.1%}  "
-                f"[{row.interval[0]:.1%}, {row.interval[1]:.1%}]   {favoured!s} ({row.bias.max():+.1%})"
+                f"[{row.interval[0]:.1%}, {row.interval[1]:.1%}]   {favoured(row, self.classes)}"
             )
         if most is not None and most < len(self.rows):
             lines.append(f"and {len(self.rows) - most} more, each more accurate")
         return "\n".join(lines)
+
+
+def favoured(row: AnnotatorSummary, classes: Sequence[Hashable]) -> str:
+    """The class that an annotator votes for too often, and how much more often than it is true."""
+    if row.bias.max() < LEAST_BIAS:
+        return "nothing"
+    return f"{classes[int(row.bias.argmax())]} ({row.bias.max():+.1%})"
 
 
 def wilson(right: float, n: float) -> tuple[float, float]:

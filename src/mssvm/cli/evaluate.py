@@ -85,8 +85,10 @@ def _summary(result: Scores, name: str, trained: set[Any]) -> Table:
     listed = ", ".join(f"{label} ({n})" for label, n in untrained.items() if n)
     if listed:
         rows.insert(3, ("never seen in training", f"{listed}: counted as wrong"))
-    if result.spans is not None:
-        spans = result.spans
+    spans = result.spans
+    if spans is not None and not (spans.support or spans.predicted):
+        rows.append(("span F1", "none: the labels determine no span"))
+    elif spans is not None:
         rows.append(("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})"))
         rows.append(("spans", f"{spans.support}"))
     return tables.pairs(f"Labels of {name}", rows)

@@ -99,9 +99,9 @@ def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: b
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             records = _records(estimator, part, marginals, top_k)
             statuses.append(estimator.prediction_status_)
-            for source, record in zip(part.sources or [], records, strict=True):
-                if options.sources:
-                    file.write(with_column(source, record["y"]))
+            for b, record in enumerate(records):
+                if options.sources and part.sources is not None:
+                    file.write(with_column(part.sources[b], record["y"]))
                 else:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     if statuses and str(out) != STDIN:

@@ -1,13 +1,13 @@
 """Data: files and tables in, data sets out; vocabularies of labels and features; metrics.
 
-readers, shards                  files, and files that the workers of a cluster read
-tables, graphs, tensors          data frames, graphs and tensors as instances
-dataset                          instances and labels, with the lines they were read from
-features, named, words, pictures features of sites, from arrays, names, words and photographs
-standardise                      features with mean 0 and standard deviation 1
-labels, chunks, spans            labels of sites as states; BIO tags; spans of segments
-metrics, calibration             scores of predictions and of probabilities
-embedded                         data that come with the package
+readers, shards                     files, and files that the workers of a cluster read
+tables, graphs, tensors             data frames, graphs and tensors as instances
+dataset                             instances and labels, with the lines they were read from
+features, named, words, pictures    features of sites, from arrays, names, words and photographs
+standardise                         features with mean 0 and standard deviation 1
+labels, chunks, spans               labels of sites as states; BIO tags; spans of segments
+metrics, calibration                scores of predictions and of probabilities
+embedded                            data that come with the package
 """
 
 from mssvm.data.dataset import Dataset

@@ -70,7 +70,10 @@ class Dataset:
         if self.y is not None:
             return self.y
         if self.votes is not None:
-            raise InputError(f"{self.name} holds votes and no labels 'y'; add --annotators to learn from votes.")
+            raise InputError(
+                f"{self.name} holds votes and no labels 'y'; mssvm fit --annotators learns from votes, and mssvm "
+                "aggregate finds the labels behind them."
+            )
         raise InputError(f"{self.name} holds no labels; give every instance a 'y' (null where a label is missing).")
 
     def unlabelled(self) -> list[Any]:

@@ -7,18 +7,18 @@ from math import isfinite, nan
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
-from mssvm.estimators.outcome import AT_ZERO, ENDED, below_simple
+from mssvm.estimators.outcome import ENDED
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
 
 
 def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
-    """One line per topic."""
+    """One line per topic. Models saved by an earlier version have no sentences about what was learned."""
     lines = [
         f"{ENDED[summary['outcome']]} {summary['message']}",
-        summary.get("nothing_learned", AT_ZERO if summary.get("at_zero", False) else ""),
-        _predicted(summary),
+        summary.get("nothing_learned", ""),
+        " ".join(filter(None, (summary.get("repeated"), summary.get("worse")))),
         _gap(summary),
         _inference(summary),
         _restarts(summary["restarts"]),
@@ -43,15 +43,6 @@ def _bound(bound: float) -> str:
     if not isfinite(bound):
         return ""
     return f" With exact inference the objective at these weights is at most {bound:.6g}."
-
-
-def _predicted(summary: Mapping[str, Any]) -> str:
-    """Sentences on training labels predicted worse than by a simpler rule, and on a training that was repeated."""
-    right = summary.get("sites_right")
-    if right is None:  # a model saved by an earlier version
-        return ""
-    worse = below_simple(right, summary.get("sites_right_alone", 0), summary["sites_labelled"], summary["class_counts"])
-    return " ".join(sentence for sentence in (summary.get("repeated", ""), worse) if sentence)
 
 
 def _inference(summary: Mapping[str, Any]) -> str:

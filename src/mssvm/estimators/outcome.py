@@ -56,9 +56,10 @@ def nothing_learned(at_zero: bool, margin: bool, right: int, labelled: int, clas
     return ""
 
 
-def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[int]) -> str:
+def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[int], exact: bool) -> str:
     """A sentence about weights that predict fewer of the labelled sites than a simpler rule: the most frequent class,
-    or the unary scores ``alone`` (by more than ``SLACK``, as links may cost a few sites); "" for better weights."""
+    or the unary scores ``alone`` (by more than ``SLACK``, as links may cost a few sites); "" for better weights.
+    Where inference was ``exact`` another one cannot help."""
     most = max(class_counts, default=0)
     simpler = ""
     if right < alone - SLACK * labelled - 1:
@@ -67,10 +68,11 @@ def below_simple(right: int, alone: int, labelled: int, class_counts: Sequence[i
         simpler = f"{most} of the most frequent class"
     if not simpler:
         return ""
-    return (
-        f"At these weights {right} of {labelled} training labels are predicted, fewer than the {simpler}; try other "
-        "inference, more effort (inference=ms.inference.Auto(effort='careful')) or another start."
-    )
+    remedy = "other inference, more effort (inference=ms.inference.Auto(effort='careful')) or another start"
+    if exact:
+        remedy = "another start"
+    found = f"At these weights {right} of {labelled} training labels are predicted, fewer than the {simpler}"
+    return f"{found}; try {remedy}."
 
 
 def summary(training: Training, chosen: Solution, objectives: list[float]) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     at_zero = training.no_better_than_zero(chosen)
     nothing = nothing_learned(at_zero, training.is_margin, right, census.sites_labelled, census.class_counts)
     alone = sum(block.right_alone for block in blocks)
-    worse = below_simple(right, alone, census.sites_labelled, census.class_counts)
+    worse = below_simple(right, alone, census.sites_labelled, census.class_counts, exact)
     sentences = [ENDED[chosen.outcome.value], f"Inference was {kind} ({names}).", nothing, worse]
     status = " ".join(sentence for sentence in sentences if sentence)
     return {

@@ -2,10 +2,11 @@
 
 Names become objects here, by the tables of ``core.registry``. "auto" means
 
-                                                exact inference              approximate inference
-    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                       Subgradient (Adam, averaged)
-    members that maximise (a temperature of 0)  L-BFGS through the           BCFW where all is labelled, else
-                                                temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
+                                                exact inference                approximate inference
+    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                         Subgradient (Adam, averaged)
+    members that maximise (a temperature of 0)  L-BFGS through ``SMOOTHED`` or BCFW or cutting planes where all is
+                                                ``SPARSE_SMOOTHED``            labelled and outputs are maximised,
+                                                                               else Subgradient (Adam, averaged)
 
 Approximate inference that is a convergent bound ("decompose") is treated like exact inference.
 
@@ -44,7 +45,7 @@ from mssvm.structures.continued import MovedWeights
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # table entries that it may visit in one instance, however many instances there are
-SWEEPS = 12.0  # or, if these are more, the entries that so many sweeps visit: fast propagation makes no fewer
+SWEEPS = 12.0  # or as many entries as these sweeps of propagation visit: fast propagation makes no fewer
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
@@ -323,7 +324,7 @@ def zero_start(problem: Problem, hidden: Bools) -> Floats:
     if problem.temperatures[1] > 0 and np.any(hidden):
         warnings.warn(
             "w = 0 with eps_h > 0: all states of a hidden variable get the same gradient and stay identical for ever; "
-            "use random_start unless hidden and labelled variables share their features.",
+            "use init='auto' or 'random' unless hidden and labelled variables share their features.",
             MssvmWarning,
             stacklevel=2,
         )

@@ -17,9 +17,9 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
-from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
+from mssvm.estimators.plan import TrainingPlan, class_weights
 from mssvm.estimators.prediction import agreement
-from mssvm.estimators.training_data import Census, Earlier, FittedData, no_hidden
+from mssvm.estimators.training_data import Census, Earlier, FittedData, no_hidden, weighed
 from mssvm.inference.base import Inference
 from mssvm.losses import Zero
 from mssvm.objectives.summary import InferenceSummary
@@ -144,14 +144,3 @@ class Answers:
 def predict_part(estimator: StructuredEstimator, decode: str | None, part: Dataset) -> Any:
     """Predicted labels of a part of a shard."""
     return estimator.predict(part.X, decode=decode, hidden_sites=part.hidden)
-
-
-def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:
-    """Weights of instances and of sites from those of the classes: a likelihood has no loss to scale, so instances are
-    weighted by their labels instead."""
-    if weights is None:
-        return None, None
-    per_site = label_weights(weights, labels)
-    if likelihood:
-        return mean_per_instance(per_site, labels), None
-    return None, per_site

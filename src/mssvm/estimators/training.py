@@ -171,22 +171,29 @@ class Training:
 
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
-        with ONE_BLAS_THREAD:
-            first = problem.difference(w0) if self.plan.solver == "auto" else None
-        if first is not None and problem is self.problem and not w0.any():
-            self._at_zero = float(first.total)
-        missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
-        dual = partial(self._has_dual, problem)
-        exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
-        bounded = not exact and self._converges()
-        cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
-        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed, bounded)
+        solver, first = self._solver(problem, w0)
         if self.warm:
             solver = solver.for_warm_start()
         solution = self._solved(problem, w0, solver, first)
         if self._certifying and not (problem.convex or solution.tally.exact) and solution.outcome.own:
             return self._certified(solution, solver)
         return solution
+
+    def _solver(self, problem: Problem, w0: Floats) -> tuple[Solver[Any], Evaluation | None]:
+        """The solver, and the evaluation at ``w0`` by which "auto" chooses it (None: the parameter names another)."""
+        missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
+        dual = partial(self._has_dual, problem)
+        if self.plan.solver != "auto":
+            return self.plan.solver_for(True, False, dual, missing, self.seed), None
+        with ONE_BLAS_THREAD:
+            first = problem.difference(w0)
+        if problem is self.problem and not w0.any():
+            self._at_zero = float(first.total)
+        exact = first.exact and self._exact_when_smoothed(problem, w0)
+        # What is exact at the target temperatures alone was answered by minimum cuts.
+        cuts = first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
+        bounded = not exact and self._converges()
+        return self.plan.solver_for(exact, cuts, dual, missing, self.seed, bounded), first
 
     def _solved(self, problem: Problem, w0: Floats, solver: Solver[Any], first: Evaluation | None) -> Solution:
         """One run of a solver with the hooks of this training."""

@@ -119,13 +119,10 @@ class TrainingData(FittedData[TrainingProblem]):
         observed = encoder.encode_labels(y, encoded.labels.shapes)
         permitted = None if allowed is None else encoder.encode_labels(allowed, encoded.labels.shapes, "allowed")
         weight = instance_weights(sample_weight, len(encoded.batch))
-        per_site = None
-        if plan.class_weight is not None:
-            per_site = label_weights(class_weights(plan.class_weight, labels, observed), observed)
-            if isinstance(plan.objective.loss, Zero):
-                # A likelihood has no loss to scale, so instances are weighted by their labels instead.
-                weight = weight * mean_per_instance(per_site, observed)
-                per_site = None
+        by_class = None if plan.class_weight is None else class_weights(plan.class_weight, labels, observed)
+        per_instance, per_site = weighed(by_class, isinstance(plan.objective.loss, Zero), observed)
+        if per_instance is not None:
+            weight = weight * per_instance
         if len(encoded.hidden.vars) and not plan.may_hide:
             raise no_hidden(plan.name)
         sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
@@ -207,6 +204,17 @@ def _weights_of(term: Term) -> Ints:
     """The weights that a term uses."""
     starts = np.unique(term.block)
     return spans(starts, np.full(len(starts), term.block_size))
+
+
+def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:
+    """Weights of instances and of sites from those of the classes (None: all 1): a likelihood has no loss to scale, so
+    instances are weighted by their labels instead."""
+    if weights is None:
+        return None, None
+    per_site = label_weights(weights, labels)
+    if likelihood:
+        return mean_per_instance(per_site, labels), None
+    return None, per_site
 
 
 def no_hidden(name: str) -> InputError:

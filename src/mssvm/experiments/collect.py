@@ -51,6 +51,7 @@ class Trials:
         self.confidence = confidence
 
     def where(self, **wanted: Any) -> list[Trial]:
+        """The trials with these parameters; None stands for a parameter that a trial does not have."""
         return [t for t in self._all if all(t.params.get(k) == v for k, v in wanted.items())]
 
     def present(self, name: str, values: Iterable[Any], **wanted: Any) -> list[Any]:

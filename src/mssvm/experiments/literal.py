@@ -37,11 +37,12 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     rows = []
     intro = Text(
-        "The hidden chain of Table 2 with what the text leaves open varied one at a time, and at last all of it as "
-        "printed. All zeros are a saddle point: hidden states that start equal stay equal under MSSVM and HCRF, "
-        "while LSSVM's argmax breaks the tie. 'Paper's steps' stops MSSVM and HCRF after 50 steps, where the paper "
-        "calls MSSVM converged, and LSSVM after 250. The printed stopping test looks at the gradient of the loss "
-        "alone, which does not vanish at a minimum, so it never ends an inner loop; the corrected one adds w."
+        "The hidden chain of Table 2 with its start, steps or rates changed one at a time, and at last the whole "
+        "procedure as printed. Algorithms 1 and 2 print the start w = 0, which is a saddle point: hidden states that "
+        "start equal stay equal under MSSVM and HCRF, while LSSVM's argmax breaks the tie. 'Paper's steps' stops "
+        "MSSVM and HCRF after 50 steps, where the paper calls MSSVM converged, and LSSVM after 250. The printed "
+        "stopping test looks at the gradient of the loss alone, which does not vanish at a minimum, so it never ends "
+        "an inner loop; the corrected one adds w."
     )
     for reading in settings["readings"]:
         for variant in settings["variants"]:

@@ -167,7 +167,8 @@ class Protocol:
         own = {k: v for k, v in self.settings(name).items() if k not in ignored and k.removesuffix("s") not in params}
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
         specs = self.tree["solvers"][params.get("graph", "chain")]
-        used = [specs.get(name) for name in (params.get("solver", own.get("solver")), *own.get("call_solvers", []))]
+        solvers = (params.get("solver", own.get("solver")), *own.get("call_solvers", []))
+        used = [specs.get(solver) for solver in solvers]
         pins = ["decoding", *self.settings(name).get("pins", []), *(spec["kind"] for spec in used if spec)]
         used.append(self.tree["readings"].get(params.get("reading")))
         return _digest([own, common, used, *self._moved(pins)])

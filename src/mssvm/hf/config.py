@@ -9,11 +9,12 @@ from transformers import AutoConfig, PretrainedConfig
 
 from mssvm.core.checks import temperature
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.registry import MEMBERS, NAMED_LOSSES
+from mssvm.core.registry import MEMBERS
 from mssvm.structures import Chain
 from mssvm.structures.tags import illegal_pairs
 
 POOLINGS = ("first", "mean")
+LOSSES = ("zero", "hamming")
 OWN_OBJECTIVES = ("M3E", "ModLat")  # not available in the layer
 
 
@@ -59,7 +60,7 @@ class StructuredConfig(PretrainedConfig):
     ) -> None:
         if isinstance(encoder, Mapping):
             encoder = AutoConfig.for_model(**encoder)
-        if loss not in NAMED_LOSSES[:2]:
+        if loss not in LOSSES:
             raise InputError(f"loss must be 'zero' or 'hamming', got {loss!r}.")
         if pooling not in POOLINGS:
             raise InputError(f"pooling must be 'first' or 'mean', got {pooling!r}.")

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Floats
-from mssvm.core.errors import InputError
 from mssvm.data.chunks import Span, is_bio, spans
-from mssvm.hf.words import NO_WORD, check_size, encode
+from mssvm.hf.words import check_fast, encode, feature_of
 
 OF_SENTENCES = ("node", "hidden", "between")  # scores with an axis of sentences; the others are shared tables
 
@@ -98,17 +97,13 @@ def _prepare(tokenizer: Any, sentence: Any, number: int) -> Prepared:
     if not isinstance(sentence, str):
         words = list(sentence)
         return Prepared(encode(tokenizer, [words])[0], words)
-    if not getattr(tokenizer, "is_fast", False):
-        raise InputError("words are found by fast tokenizers only; load it with use_fast=True.")
+    check_fast(tokenizer)
     found = tokenizer(sentence, return_offsets_mapping=True, truncation=False, verbose=False)
-    check_size(tokenizer, len(found["input_ids"]), number)
-    of_piece = found.word_ids()
     places: dict[int, tuple[int, int]] = {}
-    for word, (first, last) in zip(of_piece, found["offset_mapping"], strict=True):
+    for word, (first, last) in zip(found.word_ids(), found["offset_mapping"], strict=True):
         if word is not None:
             places[word] = (places.get(word, (first, last))[0], last)
-    feature = {name: found[name] for name in found if name in ("input_ids", "attention_mask", "token_type_ids")}
-    feature["word_ids"] = [NO_WORD if word is None else word for word in of_piece]
+    feature = feature_of(tokenizer, found, number)
     trimmed = [_trimmed(sentence, *place) for place in places.values()]
     return Prepared(feature, [sentence[a:b] for a, b in trimmed], trimmed, sentence)
 

@@ -61,23 +61,30 @@ def _pieces(tokenizer: Any, words: list[str], number: int) -> dict[str, Any]:
         for word in missing:
             words[word] = tokenizer.unk_token
         found = _tokenized(tokenizer, words)
-    check_size(tokenizer, len(found["input_ids"]), number)
-    feature = {name: found[name] for name in found if name in ("input_ids", "attention_mask", "token_type_ids")}
-    feature["word_ids"] = [NO_WORD if word is None else word for word in found.word_ids()]
-    return feature
+    return feature_of(tokenizer, found, number)
 
 
 def _tokenized(tokenizer: Any, words: list[str]) -> Any:
-    if not getattr(tokenizer, "is_fast", False):
-        raise InputError("words are found by fast tokenizers only; load it with use_fast=True.")
+    check_fast(tokenizer)
     return tokenizer(words, is_split_into_words=True, truncation=False, verbose=False)
 
 
-def check_size(tokenizer: Any, size: int, number: int) -> None:
-    """Raise an error for a sentence of more pieces than the encoder was made for."""
+def check_fast(tokenizer: Any) -> None:
+    """Raise an error for a tokenizer that does not say which word a piece belongs to."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError("words are found by fast tokenizers only; load it with use_fast=True.")
+
+
+def feature_of(tokenizer: Any, found: Any, number: int) -> dict[str, Any]:
+    """What the encoder takes of a tokenizer's answer, and the word of every piece; an error for a sentence of more
+    pieces than the encoder was made for."""
+    size = len(found["input_ids"])
     if size > tokenizer.model_max_length:
         reason = f"{size} pieces, and the tokenizer's model_max_length is {tokenizer.model_max_length}; split it."
         raise InputError(reason, what="sentences", instance=number)
+    feature = {name: found[name] for name in found if name in ("input_ids", "attention_mask", "token_type_ids")}
+    feature["word_ids"] = [NO_WORD if word is None else word for word in found.word_ids()]
+    return feature
 
 
 def _labels(labels: Any, classes: Sequence[str], lengths: Sequence[int]) -> Labels:
@@ -170,7 +177,7 @@ def span_metrics(classes: Sequence[str]) -> Callable[[Any], dict[str, float]]:
     >>> metrics(((np.zeros((1, 4, 3)), paths), labels))["f1"]
     0.6666666666666666
     """
-    names = np.array([*classes, None], dtype=object)
+    names = np.array([*classes, None], dtype=object)  # position -1 is None, a missing label
 
     def metrics(prediction: Any) -> dict[str, float]:
         predictions, labels = prediction

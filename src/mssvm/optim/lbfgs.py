@@ -209,7 +209,8 @@ class LBFGS(Solver[LBFGSState]):
             decrease = state.recent[-1 - period] - state.value
             if decrease <= share * abs(state.value) and not self._leaves_gap(run, state, slope):
                 relative = decrease / max(abs(state.value), 1e-300)
-                return f"the last {period} iterations lowered the objective by {relative:.1e} of it"
+                changed = "lowered" if relative >= 0 else "raised"  # inference that still converges may raise it
+                return f"the last {period} iterations {changed} the objective by {abs(relative):.1e} of it"
         if state.iteration >= self.max_iter:
             return f"all {self.max_iter} iterations were used"
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mssvm.annotators import AnnotatorSummary, AnnotatorTable, Doubt, Review
+from mssvm.annotators.table import favoured
 from mssvm.report.charts import heat_map
 from mssvm.report.model import Figure, Section, Table, Text
 
@@ -26,10 +27,9 @@ def sections(review: Review, place: Callable[[int, int], str]) -> list[Section]:
 def _table(table: AnnotatorTable) -> Table:
     rows = []
     for row in _least_accurate_first(table):
-        favoured = table.classes[int(row.bias.argmax())]
         interval = f"{row.accuracy:.1%} [{row.interval[0]:.1%}, {row.interval[1]:.1%}]"
         cells = [str(row.name), str(row.n_votes), f"{row.coverage:.1%}", interval]
-        rows.append([*cells, f"{favoured} ({row.bias.max():+.1%})"])
+        rows.append([*cells, favoured(row, table.classes)])
     header = ["annotator", "votes", "coverage", "accuracy", "votes too often for"]
     note = (
         "Accuracy is the expected share of votes for the true label, with a 95% interval; the least accurate is first."

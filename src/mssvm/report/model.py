@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its content; ``claims`` also appear in the summary at the top."""
+    """A heading and its content; ``claims`` also appear in the table of all claims near the top."""
 
     name: str
     title: str

@@ -37,7 +37,7 @@ def page(
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
     body += [_section(s) for s in sections if s.name == SUMMARY]
     if claims:
-        body.append(_summary(claims))
+        body.append(_claims(claims))
     body += [_section(s) for s in sections if s.name != SUMMARY]
     rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts)
     tables = "".join(_table(table) for table in settings)
@@ -61,7 +61,8 @@ def _contents(sections: Sequence[Section]) -> str:
     return f'<nav>{links} · <a href="#settings">settings</a></nav>'
 
 
-def _summary(claims: Sequence[Claim]) -> str:
+def _claims(claims: Sequence[Claim]) -> str:
+    """The table of all claims."""
     rows = "".join(
         f"<tr><td>{escape(c.number)}</td><td>{escape(c.text)} <small>{escape(c.place)}</small></td>"
         f"<td>{_verdict(c.verdict)}</td><td>{_lines(c.effect)} <small>{escape(c.unit)}</small></td>"

@@ -325,11 +325,10 @@ class Segments(Structure):
         }
         layout = self.segment_layout(schema, vocabulary)
         sizes = {name: states for name, _, states in layout.parts} | dict(layout.single)
+        # Auxiliary variables hold scores only: they stay in their first state.
         for name in ("first", "last", "segment", "length", "state", "next"):
             if name in sizes:
-                out[name] = (
-                    np.arange(sizes[name]) > 0
-                )  # auxiliary variables hold scores only: they stay in their first state
+                out[name] = np.arange(sizes[name]) > 0
         return [HardConstraint(group, mask) for group, mask in out.items() if mask is not None and mask.any()]
 
     # ------------------------------------------------------------------------------------- topology

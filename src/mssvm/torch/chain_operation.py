@@ -32,9 +32,9 @@ class ChainSettings:
     missing: int = -100
 
 
-# Values, derivatives by the scores of sites and of links, and errors, as in ``Answer`` of ``engines.torch.padded``.
 ChainAnswer = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Values of the chains; their derivatives in the scores of sites and, for each chain, of links; and ``PROBLEMS``."""
+"""Values of the chains; their derivatives in the scores of sites and, for each chain, of links; and the ``PROBLEMS``
+found (as in ``Answer`` of ``engines.torch.padded``)."""
 
 
 def power_sums(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -> ChainAnswer:
@@ -171,15 +171,16 @@ def _on_host(scores: PaddedScores, sites: SiteLabels, settings: ChainSettings) -
     unary, tables = marginals_on(scores.node, mu)
     classes = scores.node.shape[-1]
     d_node = laid.back(unary.reshape(-1, classes), 0.0)
+    # Marginals of tables are one for each chain that has links, or one for each link that is not padding. ``rows`` are
+    # their places (None: all).
     n, longest = scores.node.shape[:2]
-    per_link = scores.edge.ndim == 4
-    d_edge = scores.node.new_zeros((n * (longest - 1) if per_link else n, classes, classes))
-    rows = laid.layout.members("edge", (n, longest - 1), tables.device) if per_link else _linked(laid.layout)
-    if rows is None:
-        d_edge = tables.reshape(d_edge.shape).clone()
-    else:
-        d_edge[rows] = tables.reshape(-1, classes, classes)
-    d_edge = d_edge.reshape(n, longest - 1, classes, classes) if per_link else d_edge
+    shape: tuple[int, ...] = (n, classes, classes)
+    rows = _linked(laid.layout)
+    if scores.edge.ndim == 4:
+        shape = (n, longest - 1, classes, classes)
+        rows = laid.layout.members("edge", shape[:2], tables.device)
+    d_edge = scores.node.new_zeros(shape)
+    d_edge.view(-1, classes, classes)[slice(None) if rows is None else rows] = tables.reshape(-1, classes, classes)
     problem = torch.zeros(len(engine.PROBLEMS), dtype=torch.int32)
     return torch.from_numpy(value).to(scores.node), d_node, d_edge, problem
 

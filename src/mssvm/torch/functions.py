@@ -16,7 +16,6 @@ from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials, Parts
 from mssvm.torch.layouts import ScoreLayout
 from mssvm.torch.scores import LaidOut
 
-# Values of all instances and their marginals, as a function of the potentials.
 ValueFunction = Callable[[Potentials], tuple[Floats, Marginals]]
 """Inference bound to a batch and a query: potentials to the value of every instance and its gradient."""
 STEP = 1e-4  # relative, of the difference quotient along theta in the gradient of an entropy

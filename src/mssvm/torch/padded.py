@@ -76,9 +76,9 @@ def padded_chains(
     shapes = _shapes(structure, n, longest, classes)
     if not set(given) <= set(shapes) or not all(_fits(given[name], shapes[name], node) for name in given):
         return None
-    needed = {"left", "right"} if structure.hidden else {"edge"}
-    if (not structure.hidden or structure.direct) and "edge" not in given:
-        return None
+    needed = {"left", "right"} if structure.hidden else set()
+    if structure.direct or not structure.hidden:
+        needed.add("edge")
     if not needed <= set(given) or not constraints.known(structure, classes):
         return None
     found = _lengths(lengths, mask, node)

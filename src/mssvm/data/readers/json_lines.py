@@ -107,7 +107,8 @@ class JsonReader:
         if y is not None:
             self._n_labels = self._n_labels or (len(y) if isinstance(y, list) else 0)
             if not isinstance(y, list) or not y or len(y) != self._n_labels:
-                fail(f"'y' should be a list of {self._n_labels or 'some'} labels as in the instances before")
+                wanted = f"{self._n_labels} labels, as in the instances before" if self._n_labels else "labels"
+                fail(f"'y' should be a list of {wanted}, got {shown(y)}")
             y = self.labels.read(y, (len(y),), fail, line)
         if isinstance(x, dict) or (isinstance(x, list) and _has_text([x])):
             features = self._named(x, 0, fail)

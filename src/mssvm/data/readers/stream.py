@@ -72,7 +72,6 @@ class Options:
     limit: int = 1
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)
-    """Called with the errors of lines of JSON, which are then skipped; without it errors are raised."""
 
     def demand(self, got: Kind, name: str, what: str) -> None:
         """Raise if the structure ``got``, which ``what`` holds, is not the structure that was asked for."""

@@ -161,7 +161,7 @@ async function onState(state) {
   app.state = state;
   if (first) {
     const Stage = state.kind === "pictures" ? PictureStage : SequenceStage;
-    app.stage = new Stage(byId("stage"), byId("tools"), record, choose);
+    app.stage = new Stage(byId("stage"), byId("tools"), record);
     app.chosen = state.classes.length > 1 ? 1 : 0;
     fillKeys();
     drawState();

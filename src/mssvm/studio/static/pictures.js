@@ -4,10 +4,9 @@ import { getPicture } from "./api.js";
 const OPACITY = 0.45;
 
 export class PictureStage {
-  constructor(stage, tools, record, choose) {
+  constructor(stage, tools, record) {
     this.stage = stage;
     this.record = record;
-    this.choose_ = choose;
     this.canvas = document.createElement("canvas");
     this.canvas.setAttribute("aria-label", "picture; paint with the pointer");
     stage.classList.add("pictures");

@@ -3,10 +3,9 @@
 import { getJson } from "./api.js";
 
 export class SequenceStage {
-  constructor(stage, tools, record, choose) {
+  constructor(stage, tools, record) {
     this.stage = stage;
     this.record = record;
-    this.chooseClass = choose;
     this.range = null;
     this.cursor = null; // a site without a label, whose prediction is accepted or rejected
     this.labels = [];
