@@ -94,19 +94,24 @@ def test_gradients_of_the_objective_equal_differences(structure, labels):
         np.testing.assert_allclose(at.gradient, plus.gradient - minus.gradient, atol=1e-9)
 
 
+def segment_score(w, layout, x, segments, longest):
+    """The score of a segmentation without hidden states, of two labels."""
+    parts = {name: layout.view(w, name) for name in layout.groups}
+    total = 0.0
+    for a, b, c in segments:
+        total += (x[a:b] @ parts["node"][:, c]).sum() + (b - a) * parts["bias"][0, c]
+        total += parts["duration"][0].reshape(longest, 2)[b - a - 1, c]
+    for (_, _, p), (_, _, c) in zip(segments, segments[1:], strict=False):
+        total += parts["transition"][0].reshape(2, 2)[p, c]
+    return total
+
+
 def brute_force_objective(w, layout, x, y, loss, eps_y, longest):
     """U+ - U- of one instance without hidden states, from the definition; labels a and b never follow themselves."""
-    parts = {name: layout.view(w, name) for name in layout.groups}
     n = len(x)
 
     def score(segments):
-        total = 0.0
-        for a, b, c in segments:
-            total += (x[a:b] @ parts["node"][:, c]).sum() + (b - a) * parts["bias"][0, c]
-            total += parts["duration"][0].reshape(longest, 2)[b - a - 1, c]
-        for (_, _, p), (_, _, c) in zip(segments, segments[1:], strict=False):
-            total += parts["transition"][0].reshape(2, 2)[p, c]
-        return total
+        return segment_score(w, layout, x, segments, longest)
 
     def fits(segments):
         labels = [c for a, b, c in segments for _ in range(a, b)]
@@ -137,6 +142,32 @@ def test_the_objective_equals_its_definition(name, eps_y):
     expected = brute_force_objective(w, data.encoder.layout, x, y, loss, eps_y, 4)
     assert problem.difference(w).total == pytest.approx(expected, abs=1e-9)
     assert problem.convex == (name == "spans")
+
+
+@pytest.mark.parametrize("eps_y", [0.0, 1.0])
+def test_spans_of_unknown_labels_are_known_boundaries(eps_y):
+    """An instance of which only boundaries are known has an objective, beside labelled instances and alone."""
+    X = list(np.random.default_rng(0).normal(size=(2, 6, 2)))
+    y = [list("aabbba"), [(0, 2, ms.MISSING), (2, 5, None), (5, 6, ms.MISSING)]]
+    estimator = ms.UnifiedSSVM(ms.Segments(max_length=4, repeat=False), eps_y=eps_y, eps_h=1.0, classes=["a", "b"])
+    data, problem = problem_of(estimator, X, y)
+    assert problem.n_instances == 2
+    w = np.random.default_rng(1).normal(size=problem.n_weights)
+    layout = data.encoder.layout
+    parts = [power_of(w, layout, X[1], cuts, eps_y) for cuts in (None, {0, 2, 5})]
+    assert problem.difference(w).values[1] == pytest.approx(parts[0] - parts[1], abs=1e-9)
+    alone = ms.CRF(estimator.structure, classes=["a", "b"]).fit(X[1:], y[1:])
+    assert "1 instances had no label" not in alone.diagnose()
+
+
+def power_of(w, layout, x, cuts, eps_y):
+    """The power sum over segmentations with these starts (None: all), whose neighbours differ in their labels."""
+    listed = []
+    for segments in segmentations(len(x), 4, 2):
+        differ = all(p[2] != q[2] for p, q in zip(segments, segments[1:], strict=False))
+        if differ and cuts in (None, {a for a, _, _ in segments}):
+            listed.append(segment_score(w, layout, x, segments, 4))
+    return float(power_sum(np.array(listed), eps_y, axis=0)[0])
 
 
 MEMBERS = {

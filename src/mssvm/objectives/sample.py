@@ -75,8 +75,14 @@ class Sample:
 
     @cached_property
     def labelled(self) -> Bools:
-        """Mask of the instances with at least one output site; others contribute nothing to any objective."""
-        return np.asarray(counts(self.query.output, self.batch.var_ptr) > 0)
+        """Mask of the instances with at least one output site or known boundary; others contribute nothing to any
+        objective."""
+        known = self.query.output
+        if self.segmented is not None:  # spans without a label say where segments begin
+            narrowed = np.zeros(self.batch.n_vars, dtype=bool)
+            narrowed[self.batch.state_var[self.query.allowed & ~self.truth]] = True
+            known = known | (narrowed & self.segmented)
+        return np.asarray(counts(known, self.batch.var_ptr) > 0)
 
     @property
     def at_eps_y(self) -> Bools:
