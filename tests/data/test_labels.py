@@ -80,6 +80,15 @@ def test_labels_that_training_never_met_are_classes_behind_the_others() -> None:
         known.widened([[None, MISSING], [1, 0]], 1)
 
 
+@pytest.mark.parametrize("classes", [("a\0", "b"), ("a", "a\0"), (-1, 2**63, 2**63 + 1)])
+def test_labels_come_back_as_they_are(classes: tuple[Any, ...]) -> None:
+    """Text that ends with a zero character, and whole numbers beyond those of the machine, which NumPy changes."""
+    vocabulary = LabelVocabulary(classes)
+    states = np.arange(len(classes))
+    assert vocabulary.decode(states).tolist() == list(classes)
+    assert vocabulary.encode([vocabulary.decode(states)], [(len(classes),)]).states.tolist() == states.tolist()
+
+
 def test_depths() -> None:
     assert LabelVocabulary.learn(["u", None, ["v", "w"]], depth=0).classes == ("u", "v", "w")
     assert LabelVocabulary.learn(np.array([2, 1]), depth=0).classes == (1, 2)

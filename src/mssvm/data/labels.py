@@ -168,10 +168,13 @@ class LabelVocabulary:
 
     @cached_property
     def array(self) -> AnyArray:
-        """The classes as an array: of their own type where they share one, of objects otherwise."""
+        """The classes as an array: of their own type where they share one that holds them unchanged (NumPy cuts zero
+        characters at the end of text, and rounds whole numbers of more than 64 bits), of objects otherwise."""
         types = {type(c) for c in self.classes}
         if len(types) == 1 and types <= {int, float, bool, str}:
-            return np.array(self.classes)
+            array = np.array(self.classes)
+            if array.tolist() == list(self.classes):
+                return array
         out = np.empty(self.n_classes, dtype=object)
         for k, c in enumerate(self.classes):
             out[k] = c
