@@ -185,6 +185,26 @@ def test_multilabel_keeps_its_graph():
         model.partial_fit(X[20:], Y[20:, :2])
 
 
+@pytest.mark.parametrize("warm", [False, True])
+def test_factors_of_a_type_that_comes_late_bring_their_features(warm):
+    own = {"own": ([[0], [1]], [[1.0], [0.0]])}
+    first = ms.FactorInput(["y", "y"], own)
+    later = ms.FactorInput(["y", "y"], {**own, "pair": ([[0, 1]], [[1.0, -1.0]])})
+    model = ms.CRF(ms.FactorModel(), warm_start=warm).fit([first], [["a", "b"]])
+    before = weights(model)
+    if warm:
+        model.fit([first, later], [["a", "b"], ["b", "b"]])
+        full = ms.CRF(ms.FactorModel()).fit([first, later], [["a", "b"], ["b", "b"]])
+        assert model.objective_ == pytest.approx(full.objective_, rel=1e-5)
+    else:
+        model.partial_fit([later], [["b", "b"]])
+    assert weights(model).keys() - before.keys() > {("pair.x", "x1", ("b", "b"))}
+    with pytest.raises(InputError, match="own features"):
+        ms.CRF(ms.FactorModel()).fit([ms.FactorInput(["y"], {"own": [[0]]})], [["a"]]).partial_fit(
+            [first], [["a", "a"]]
+        )
+
+
 def test_graphs_with_a_type_of_edges_that_comes_late():
     def graph(seed, kinds):
         rng = np.random.default_rng(seed)

@@ -341,6 +341,20 @@ def test_graph_model_with_hidden_variables_and_types() -> None:
     check_all(batch, theta, by_hand)
 
 
+def test_names_of_types_come_as_arrays_and_may_be_missing() -> None:
+    nodes = np.eye(2)
+    listed = Graph(nodes, [[0, 1]], node_types=["p", "q"], edge_types=["r"])
+    arrays = Graph(nodes, [[0, 1]], node_types=np.array(["p", "q"]), edge_types=np.array(["r"]))
+    clf = ms.CRF(GraphModel()).fit([arrays], [["a", "b"]])
+    assert clf.schema_.types == ms.CRF(GraphModel()).fit([listed], [["a", "b"]]).schema_.types
+    np.testing.assert_array_equal(clf.predict_marginals([arrays])[0], clf.predict_marginals([listed])[0])
+    some = Graph(nodes, [[0, 1]], node_types=[None, "q"], edge_types=[None])  # None: no type
+    partly = ms.CRF(GraphModel()).fit([some], [["a", "b"]])
+    assert partly.schema_.types["node"] == ("", "q")
+    assert partly.schema_.types["edge"] == ("",)
+    np.testing.assert_array_equal(partly.predict([some])[0], ["a", "b"])
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_array, lambda rows: [list(r) for r in rows]])
 def test_undirected_edges_score_both_orders(wrap: Any) -> None:
     rng = np.random.default_rng(9)
@@ -596,6 +610,27 @@ def test_factors_that_some_instances_lack() -> None:
         return w("p", "1", *y) if i else w("u", "1", y[0]) + w("u", "1", y[1])
 
     check_all(batch, theta, by_hand)
+
+
+def test_the_order_of_instances_that_lack_factors_does_not_matter() -> None:
+    """Types of factors of which no instance has one, with features (0, d) in some of the instances alone."""
+    lacking = FactorInput(["y", "y"], {"own": ([[0], [1]], [[1.0], [0.0]])})
+    without = FactorInput(["y", "y"], {**lacking.factors, "pair": (np.zeros((0, 2), int), np.zeros((0, 3)))})
+    with_one = FactorInput(["y", "y"], {**lacking.factors, "pair": ([[0, 1]], np.ones((1, 3)))})
+    for X in ([lacking, without], [without, lacking]):
+        clf = ms.CRF(FactorModel()).fit(X, [["a", "b"]] * 2)
+        assert clf.schema_.features["factor:pair"].n_features == 3
+        with pytest.raises(InputError, match="factors 'pair', but no instance"):
+            clf.predict([with_one])
+
+
+def test_names_of_factors_and_variables_that_would_be_confused_are_refused() -> None:
+    own = ([[0], [1]], [[1.0], [0.0]])
+    with pytest.raises(InputError, match="type 'label'"):
+        X = [FactorInput(["y", "y", "label"], {"own": own, "to": [[0, 2]]})]
+        ms.HCRF(FactorModel(hidden={"label": 3})).fit(X, [["a", "b"]])
+    with pytest.raises(InputError, match=r"'own.x'"):
+        ms.CRF(FactorModel()).fit([FactorInput(["y", "y"], {"own": own, "own.x": [[0]]})], [["a", "b"]])
 
 
 def test_what_is_built_is_built_once() -> None:

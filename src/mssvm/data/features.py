@@ -206,7 +206,7 @@ def _stack(items: Sequence[Any], what: str) -> FeatureRows:
         is_sparse = sparse.issparse(item)
         part = item if is_sparse else _numbers(item, b, what)
         sizes[b] = part.shape[0]
-        if not parts and (sizes[b] or not b):
+        if not parts and (sizes[b] or not width):  # without sites, [] says nothing of the width and (0, d) does
             width = part.shape[1]
         elif sizes[b] and part.shape[1] != width:
             reason = f"{part.shape[1]} features per site, but the instances before have {width}."

@@ -161,6 +161,15 @@ class Structure(BaseEstimator):
         """Names of types that a structure learns from the labels of the training data, not from X."""
         return {}
 
+    def unlearned(self, what: str, new: str, learned: Sequence[str]) -> InputError:
+        """The error for a type of nodes, edges, factors or variables that the model did not learn."""
+        listed = ", ".join(repr(t) for t in learned)
+        return InputError(f"X has the {what} type {new!r}, but the model learned only {listed}.")
+
+    def may_add(self, source: str, earlier: Schema) -> bool:
+        """Whether further data may have a source of features that the ``earlier`` data did not have."""
+        return False
+
     def joined_types(
         self, earlier: Mapping[str, tuple[str, ...]], later: Mapping[str, tuple[str, ...]]
     ) -> dict[str, tuple[str, ...]]:
@@ -200,8 +209,7 @@ class Structure(BaseEstimator):
             learned = schema.types.get(name, ())
             new = [t for t in types if t not in learned]
             if new:
-                listed = ", ".join(repr(t) for t in learned)
-                raise InputError(f"X has the {name} type {new[0]!r}, but the model learned only {listed}.")
+                raise self.unlearned(name, new[0], learned)
         rows = {}
         for name, feature_schema in schema.features.items():
             items = read.sources.get(name)

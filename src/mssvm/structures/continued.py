@@ -38,9 +38,12 @@ def _widened_schema(structure: Structure, earlier: Schema, later: Schema) -> Sch
     """The earlier features and types, followed by new ones; features of another kind or number are an error."""
     features = dict(earlier.features)
     for name, part in later.features.items():
-        if name not in features:
+        if name in features:
+            features[name] = features[name].joined(part)
+        elif structure.may_add(name, earlier):
+            features[name] = part
+        else:
             raise InputError(f"X comes with {name} features, unlike the data the model learned from.")
-        features[name] = features[name].joined(part)
     return Schema(features, structure.joined_types(earlier.types, later.types))
 
 

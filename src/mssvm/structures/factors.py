@@ -21,6 +21,9 @@ from mssvm.structures.encoder import Encoder
 from mssvm.structures.layout import InstanceTopology
 from mssvm.structures.weights import HardConstraint, WeightBlock
 
+AXES = "axes of "  # and the name of a type of factors: in the schema, the types of variables that they join
+LABEL = "label"  # the axis of a table that variables with labels share, whatever their type
+
 
 @dataclass(eq=False, repr=False)
 class FactorModel(Structure):
@@ -52,6 +55,10 @@ class FactorModel(Structure):
         if self.hidden is not None and not isinstance(self.hidden, Mapping):
             raise InputError(f"hidden must map variable types to numbers of states, got {self.hidden!r}.")
         for name, card in (self.hidden or {}).items():
+            if str(name) == LABEL:
+                raise InputError(
+                    "hidden names a type 'label', which stands for variables with labels; rename the type."
+                )
             count(card, f"hidden[{name!r}]", 1, MOST_STATES)
 
     @property
@@ -82,7 +89,7 @@ class FactorModel(Structure):
         types = {"variable": type_names(t for item in X for t in item.variables), "factor": factor_names}
         for name in factor_names:
             if name in joined:
-                types[f"axes of {name}"] = joined[name]
+                types[AXES + name] = joined[name]
         return Sources(sources, keys, types)
 
     def _check_joined(
@@ -102,15 +109,15 @@ class FactorModel(Structure):
     def _joined_types(self, variable_types: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
         """The hidden types of the variables in a scope, "label" for the others."""
         hidden = self._hidden_cards
-        return tuple(variable_types[v] if variable_types[v] in hidden else "label" for v in scope)
+        return tuple(variable_types[v] if variable_types[v] in hidden else LABEL for v in scope)
 
     def _axes(self, schema: Schema, name: str, vocabulary: LabelVocabulary) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Axes ("label" or "hidden") of the tables of a factor type, and their numbers of states."""
         axes = []
         cards = []
-        for variable_type in schema.types.get(f"axes of {name}", ()):
-            if variable_type == "label":
-                axes.append("label")
+        for variable_type in schema.types.get(AXES + name, ()):
+            if variable_type == LABEL:
+                axes.append(LABEL)
                 cards.append(vocabulary.n_classes)
             else:
                 axes.append("hidden")
@@ -125,6 +132,11 @@ class FactorModel(Structure):
                 continue
             out.append(WeightBlock(name, f"factor:{name}", axes, cards))
             if f"factor:{name}" in schema.features:
+                if f"{name}.x" in schema.types["factor"]:
+                    raise InputError(
+                        f"factors {name!r} have features, whose weights are {name + '.x'!r}, also the name "
+                        "of other factors; rename one of the types."
+                    )
                 out.append(WeightBlock(f"{name}.x", f"factor:{name}", axes, cards, f"factor:{name}"))
         return tuple(out)
 
@@ -134,10 +146,20 @@ class FactorModel(Structure):
         """The union of the types; factors of a type must join the same variables as before."""
         for name, joined in later.items():
             learned = earlier.get(name, joined)
-            if name.startswith("axes of ") and joined != learned:
-                factor = name.removeprefix("axes of ")
+            if name.startswith(AXES) and joined != learned:
+                factor = name.removeprefix(AXES)
                 raise InputError(f"factors {factor!r} join {joined}, but the model learned {learned}.")
         return super().joined_types(earlier, later)
+
+    def unlearned(self, what: str, new: str, learned: Sequence[str]) -> InputError:
+        if what.startswith(AXES) and not learned:
+            name = what.removeprefix(AXES)
+            return InputError(f"X has factors {name!r}, but no instance that the model learned from has one.")
+        return super().unlearned(what, new, learned)
+
+    def may_add(self, source: str, earlier: Schema) -> bool:
+        """Features of factors are new where the type of the factors is."""
+        return source.removeprefix("factor:") not in earlier.types["factor"]
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = []
@@ -171,7 +193,7 @@ class FactorModel(Structure):
         for name, order, scope_bytes in packed:
             scopes = np.frombuffer(scope_bytes, dtype=np.int64).reshape(-1, order)
             if len(scopes):
-                learned = schema.types.get(f"axes of {name}", ())
+                learned = schema.types.get(AXES + name, ())
                 joined = self._joined_types(variable_types, scopes[0].tolist())
                 if joined != learned:
                     raise InputError(f"factors {name!r} join {joined}, but the model learned {learned}.")

@@ -101,14 +101,17 @@ def _all_type_names(types_of_graphs: list[Sequence[Hashable] | None]) -> tuple[s
     """All type names in sorted order; the empty name stands for no type."""
     types: list[Hashable] = []
     for graph_types in types_of_graphs:
-        types += graph_types or [None]
+        if graph_types is None or not len(graph_types):
+            types.append(None)
+        else:
+            types.extend(graph_types)
     return type_names("" if t is None else t for t in types)
 
 
 def _type_names(types: Sequence[Hashable] | None, n: int) -> tuple[str, ...]:
     if types is None:
         return ("",) * n
-    return tuple(str(t) for t in types)
+    return tuple("" if t is None else str(t) for t in types)
 
 
 def _numbers(types: Sequence[str], learned: Sequence[str]) -> Ints:
