@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
-from mssvm.core.files import replacing
+from mssvm.core.files import is_device, replacing
 from mssvm.data.labels import plain
 from mssvm.data.readers.stream import STDIN
 
@@ -26,7 +26,7 @@ def check_target(path: Path, *inputs: Path | None) -> None:
         raise InputError(f"{path} cannot be written: there is no folder {folder}; create it first.")
     if path.is_dir():
         raise InputError(f"{path} cannot be written: it is a folder; name a file.")
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK) and not is_device(path):
         raise InputError(f"{path} cannot be written: the folder {folder} does not allow it; name another file.")
     for source in inputs:
         if source is not None and source.exists() and path.exists() and path.samefile(source):

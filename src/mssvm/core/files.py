@@ -28,18 +28,31 @@ from mssvm.core.errors import InputError, MssvmError
 CONTAINERS: dict[str, Any] = {"tuple": tuple, "list": list, "set": set, "frozenset": frozenset}
 
 
+def is_device(path: Path) -> bool:
+    """Whether ``path`` is a device or a pipe, such as /dev/null: a place to write to, but no file to replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file written beside ``path``, flushed to disk and renamed at the end: readers see the old or the new one."""
+    """A file written beside ``path``, flushed to disk and renamed at the end: readers see the old or the new one.
+
+    Where ``path`` is a link, the file that it names is replaced. Devices and pipes, such as /dev/null, are written to.
+    """
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
+        if is_device(path):
+            with path.open("wb") as file:
+                yield file
+            return
+        target = Path(os.path.realpath(path))  # unlike resolve, without an error for links that lead in a circle
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(name, _usual_mode())
-            os.replace(name, path)
+            os.replace(name, target)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(name)
@@ -56,6 +69,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     It locks a file beside ``path``; the system releases the lock however the process ends. On systems without such
     locks nothing is refused.
     """
+    if is_device(path):
+        yield
+        return
     lock_path = path.with_name(f".{path.name}.lock")
     try:
         file = lock_path.open("ab")
