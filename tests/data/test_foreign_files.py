@@ -108,6 +108,10 @@ def test_tables_of_numbers_and_of_words(tmp_path: Path) -> None:
         ("group,tag\n1,a\n", "no column of features"),
         ("group,x,tag\n", "has no rows"),
         ("group,x,tag\n,1,a\n", "row 0 of column 'group' is missing"),
+        ("group,x,z,tag\n1,1,2,a\n1,,2,b\n", "row 1 of column 'x' is empty"),
+        ("group,x,w,tag\n1,1,u,a\n1, ,v,b\n", "row 1 of column 'x' is empty"),
+        ("group,x,tag\n1,nan,a\n", "row 0 of column 'x' holds 'nan'"),
+        ("group,x,tag\n1,1,a\n1,1e999,b\n", "row 1 of column 'x' holds '1e999'"),
     ],
 )
 def test_tables_that_cannot_be_used(text: str, words: str, tmp_path: Path) -> None:
@@ -115,6 +119,22 @@ def test_tables_that_cannot_be_used(text: str, words: str, tmp_path: Path) -> No
     with pytest.raises(InputError) as error:
         ms.data.read(tmp_path / "a.csv")
     assert "a.csv" in str(error.value) and words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["1", "-2", ""], [1, -2, None]),
+        (["--1", "2", ""], ["--1", "2", None]),
+        (["01", "1", "0"], ["01", "1", "0"]),
+        (["9" * 5000, "1", "2"], ["9" * 5000, "1", "2"]),
+    ],
+)
+def test_labels_of_tables_are_whole_numbers_only_if_all_are_written_so(
+    cells: list[str], labels: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("group,x,tag\n" + "".join(f"1,2,{cell}\n" for cell in cells))
+    assert ms.data.read(tmp_path / "a.csv").labels == [labels]
 
 
 def test_other_columns_are_named(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ in ``ms.data.from_frame``: numbers make arrays, text makes words. An empty cell 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError, MssvmError, UnsupportedError
 from mssvm.data.dataset import Dataset, Record
 from mssvm.data.readers.stream import Opened, Options, Stream
@@ -21,6 +23,7 @@ from mssvm.data.tables import from_frame
 
 GROUPS = ("group", "sentence", "sentence_id", "sequence", "sequence_id", "id")
 LABELS = ("label", "tag", "ner_tag", "y")
+WHOLE = re.compile("0|-?[1-9][0-9]{0,999}")  # as Python writes them, and not too long for it to read: 01 stays text
 
 Table = dict[str, list[Any]]
 
@@ -41,7 +44,9 @@ def _opened(table: Table, stream: Stream, options: Options, what: str) -> Opened
     if label is not None:
         table = {**table, label: _labels(table[label], options)}
     table = {**table, group: [None if value == "" else value for value in table[group]]}
-    columns = {name: values if name in (group, label) else _numbers(values) for name, values in table.items()}
+    columns: Table = {}
+    for name, values in table.items():
+        columns[name] = values if name in (group, label) else _feature(values, name, stream.name)
     try:
         data = from_frame(columns, group, label)
     except MssvmError as error:
@@ -74,20 +79,42 @@ def _labels(values: list[Any], options: Options) -> list[Any]:
     """Labels, None where missing; whole numbers if all are."""
     missing = {"", None, options.missing_label, str(options.missing_label)}
     present = [value for value in values if value not in missing]
-    whole = all(isinstance(value, str) and value.lstrip("-").isdecimal() for value in present)
+    whole = all(isinstance(value, str) and WHOLE.fullmatch(value) for value in present)
     if whole:
         return [None if value in missing else int(value) for value in values]
     return [None if value in missing else value for value in values]
 
 
+def _feature(values: list[Any], name: str, table: str) -> Any:
+    """A column of features as numbers, if all its cells are, or as text; a gap among numbers is refused."""
+    numbers = _numbers(values)
+    if numbers is None:
+        gaps = [row for row, value in enumerate(values) if _is_gap(value)]
+        if not gaps or _numbers([value for value in values if not _is_gap(value)]) is None:
+            out = np.empty(len(values), dtype=object)
+            out[:] = values
+            return out
+        row = gaps[0]
+        found = "is empty"
+    else:
+        wrong = np.flatnonzero(~np.isfinite(numbers))
+        if not len(wrong):
+            return numbers
+        row = int(wrong[0])
+        found = "is empty" if _is_gap(values[row]) else f"holds {shown(values[row])}"
+    raise InputError(f"{table}: row {row} of column {name!r} {found}; impute it, or leave the row out.")
+
+
+def _is_gap(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def _numbers(values: list[Any]) -> Any:
-    """A column as numbers, if all its cells are, or as text."""
+    """The cells as numbers, None where one is not a number."""
     try:
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
-        out = np.empty(len(values), dtype=object)
-        out[:] = values
-        return out
+        return None
 
 
 def _read_csv(stream: Stream) -> Table:
