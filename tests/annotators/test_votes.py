@@ -34,6 +34,21 @@ def test_both_forms_say_the_same() -> None:
     assert as_rows(encode(by_site)) == as_rows(encode(by_annotator))
 
 
+def test_a_gold_label_that_stands_for_a_missing_one_hides_no_votes() -> None:
+    for votes in ([{"ann": [0, 1], "gold": [-100, 1]}], [[{"ann": 0, "gold": -100}, {"ann": 1, "gold": 1}]]):
+        raw = RawVotes.parse(votes, 1, -100)
+        assert raw.gold == [[MISSING, 1]]
+        assert [labels.tolist() for labels in raw.labels((0, 1))] == [[[0, 1], 1]]
+
+
+def test_votes_for_nothing_are_refused() -> None:
+    for vote in (set(), []):
+        with pytest.raises(InputError, match=r"votes, instance 1, site 0: the vote of annotator 'bob' is an empty set"):
+            encode([{"ann": ["B", "O"]}, {"bob": [vote, "B"]}])
+    with pytest.raises(InputError, match="votes, instance 1: there are no votes"):
+        encode([{"ann": ["B", "O"]}, None])
+
+
 def test_the_previous_vote_is_that_of_the_same_annotator_on_the_site_before() -> None:
     votes = encode([{"ann": ["B", "I", None, "O"]}, {"ann": ["I", {"B", "O"}, "O"]}])
     n = votes.n_classes

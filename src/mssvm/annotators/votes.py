@@ -60,6 +60,9 @@ class RawVotes:
         every_gold = []
         shapes = []
         for instance, item in enumerate(votes):
+            if item is None and depth > 0:
+                reason = "there are no votes; give a label, or None, for every site."
+                raise InputError(reason, what="votes", instance=instance)
             if isinstance(item, Mapping) and depth > 0:
                 found, gold = _by_annotator(item, depth, instance, missing_label)
                 example = next(iter(item.values()), ())
@@ -67,7 +70,7 @@ class RawVotes:
                 found, gold = _by_site(flat_sites(item, depth, instance, "votes"), missing_label)
                 example = item
             every_vote.append(found)
-            every_gold.append(gold)
+            every_gold.append([MISSING if is_missing(label, missing_label) else label for label in gold])
             shapes.append(_shape(example, depth))
         return cls(every_vote, every_gold, shapes)
 
@@ -177,6 +180,9 @@ class Votes:
                     reason = f"a vote on site {at}, but X has {sizes[instance]} sites."
                     raise InputError(reason, what="votes", instance=instance)
                 members = value if isinstance(value, CANDIDATES) else (value,)
+                if not len(members):
+                    reason = f"the vote of annotator {name!r} is an empty set; list at least one label, or None."
+                    raise InputError(reason, what="votes", instance=instance, site=at)
                 codes = [_code(vocabulary, member, name, instance, at) for member in members]
                 annotator.append(number.setdefault(name, len(number)))
                 site.append(begin + at)
