@@ -170,6 +170,25 @@ def power_of(w, layout, x, cuts, eps_y):
     return float(power_sum(np.array(listed), eps_y, axis=0)[0])
 
 
+@pytest.mark.parametrize("eps_y", [0.0, 0.5])
+def test_the_zero_one_loss_charges_segmentations_with_wrong_boundaries(eps_y):
+    """Where a label follows itself, labels of sites may all be right in a segmentation that contradicts the spans."""
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    estimator = ms.UnifiedSSVM(ms.Segments(max_length=4, repeat=True), eps_y=eps_y, eps_h=1.0, loss="zero-one")
+    data, problem = problem_of(estimator, [x], [[(0, 2, "a"), (2, 3, "a"), (3, 5, "b")]])
+    rng = np.random.default_rng(1)
+    w = rng.normal(size=problem.n_weights)
+    true = {(0, 2, 0), (2, 3, 0), (3, 5, 1)}
+    scores = []
+    for segments in segmentations(5, 4, 2):
+        scores.append(segment_score(w, data.encoder.layout, x, segments, 4) + float(set(segments) != true))
+    expected = power_sum(np.array(scores), eps_y, axis=0)[0]
+    assert problem.plus(w).total == pytest.approx(expected, abs=1e-9)
+    direction = rng.normal(size=problem.n_weights)
+    ahead, behind = (problem.plus(w + step * direction).total for step in (1e-6, -1e-6))
+    assert problem.plus(w).gradient @ direction == pytest.approx((ahead - behind) / 2e-6, rel=1e-5)
+
+
 MEMBERS = {
     "MSSVM": partial(ms.MSSVM, random_state=0),
     "LSSVM": partial(ms.LSSVM, random_state=0),

@@ -12,7 +12,7 @@ and each of them is a mask of allowed states. With Y_0 the admitted labellings, 
     U+ = PS_k[eps_y] ( s 1[k > 0] + PS_{y in Y_k}[eps_y] g(y) ).
 
 So an evaluation takes one inference call for each labelled site of the longest instance and one more. It is exact where
-these calls are, at any temperatures and on any structure.
+these calls are, at any temperatures and on any structure. In segmentations boundaries that are known count as sites.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ZeroOneParts(Parts):
         """All masks bound to the plan; ``delta`` holds the tables of further costs of labellings."""
         refuse_site_weights("ZeroOne", sample.query.output, sample.site_weight)
         batch = sample.batch
-        admitted = sample.truth | ~sample.query.output[batch.state_var]
+        admitted = sample.truth | ~sample.at_eps_y[batch.state_var]
         everywhere = np.ones(len(batch), dtype=bool)
         labels = plan.bind(sample.truth_query, eps_y, eps_h)
         right = labels  # unless labels also hold hidden variables, which U+ leaves free
