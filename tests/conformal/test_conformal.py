@@ -149,6 +149,42 @@ def test_spans_beside_missing_tags_do_not_count() -> None:
     assert determined_spans(["B-X", "I-X"]) == [(0, 2, "X")]
 
 
+def test_labels_that_stand_for_missing_ones_end_no_span() -> None:
+    X = [[{"w": "a"}, {"w": "b"}, {"w": "c"}]] * 6
+    clf = ms.CRF(ms.Chain(), missing_label="?").fit(X, [["B-X", "I-X", "O"]] * 6)
+    sets = ms.conformal.SpanSets(clf, coverage=0.5, k=27)
+    with pytest.raises(InputError, match="no complete span"):
+        sets.calibrate(X, [["B-X", "?", "O"]] * 6)
+    known = [["B-X", "I-X", "O"], None, ["B-X", "I-X", None], ["?", "B-X", "I-X"], ["B-X", {"I-X", "O"}, "O"]]
+    assert sets.calibrate(X[:5], known).evaluate(X[:5], known).n_items == 2
+
+
+def test_tags_that_do_not_fit_are_refused(tagger: Any) -> None:
+    clf, X, y = tagger
+    sets = ms.conformal.SpanSets(clf, coverage=0.7, k=10).calibrate(X, y)
+    for wrong, words in (
+        (y[:-1], "instances and X has"),
+        ([[*y[0], "O"], *y[1:]], "y, instance 0: labels for"),
+        ([["X"] * len(y[0]), *y[1:]], "not BIO or BIOES"),
+    ):
+        for method in (sets.evaluate, ms.conformal.SpanSets(clf, coverage=0.7, k=10).calibrate):
+            with pytest.raises(InputError, match=words):
+                method(X, wrong)
+
+
+def test_label_sets_of_segments_and_of_no_instances() -> None:
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(4, 2)) for _ in range(12)]
+    spans = [[(0, 2, "a"), (2, 4, "b")]] * 12
+    sites = [["a", "a", "b", "b"]] * 12
+    clf = ms.CRF(ms.Segments(max_length=3)).fit(X, spans)
+    sets = ms.conformal.LabelSets(clf, coverage=0.5)
+    assert sets.calibrate(X, spans).thresholds_.tolist() == sets.calibrate(X, sites).thresholds_.tolist()
+    assert sets.evaluate(X, spans) == sets.evaluate(X, sites)
+    with pytest.raises(InputError, match="nothing to compare"):
+        sets.evaluate([], [])
+
+
 @pytest.mark.parametrize(("coverage", "n"), [(0.9, 9), (0.8, 4), (0.95, 19), (0.7, 3)])
 @pytest.mark.parametrize("unit", ["item", "instance"])
 def test_exactly_as_many_instances_as_the_promise_needs(coverage: float, n: int, unit: str) -> None:

@@ -211,5 +211,7 @@ def test_results_of_every_label() -> None:
         ms.metrics.label_report(y_true, y_pred, names=["a", "b"])
     with pytest.raises(InputError, match="got shape"):
         ms.metrics.label_report([0, 1], [0, 1])
+    with pytest.raises(InputError, match="differ in length"):
+        ms.metrics.label_report(y_true, [[0], [0, 1]])
     with pytest.raises(InputError, match="binary labels"):
         ms.metrics.label_report([[0, 1]], [[2, 1]])

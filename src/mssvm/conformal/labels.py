@@ -121,6 +121,8 @@ class LabelSets:
         """
         masks = self.predict_mask(X)
         labels = self._encoded(y, masks)
+        if not masks:
+            raise InputError("there are no instances, and nothing to compare with; give at least one label.")
         members = _flat(masks, len(self.clf.classes_))
         scored = labels.observed & (labels.mask.sum(axis=1) <= 1)
         covered = (members & labels.mask).any(axis=1)[scored]
@@ -148,6 +150,9 @@ class LabelSets:
     def _encoded(self, y: Any, like: list[Any]) -> Labels:
         """Labels y as masks over the model's classes; the mask of a label unseen in training is empty."""
         shapes = [values.shape[:-1] for values in like]
+        structure = getattr(self.clf, "structure_", None)
+        if structure is not None:  # reads forms of its own, such as spans
+            y = structure.site_labels(y, shapes)
         vocabulary: LabelVocabulary = self.clf.labels_
         labels = vocabulary.widened(y, len(shapes[0]) if shapes else 0).encode(y, shapes)
         return replace(labels, mask=labels.mask[:, : vocabulary.n_classes])

@@ -7,6 +7,7 @@ divided by the sum of all k. A true span that none of them contains has the larg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -69,7 +70,8 @@ class SpanSets:
             raise InputError("span sets need BIO or BIOES tags (O, B-x, I-x, E-x, S-x) as labels.")
         scores = []
         instance = []
-        for b, (possible, tags) in enumerate(zip(self._possible(X), y, strict=True)):
+        every_possible, lengths = self._possible(X)
+        for b, (possible, tags) in enumerate(zip(every_possible, self._known_tags(y, lengths), strict=True)):
             share = {span[:3]: span.share for span in possible}
             for span in determined_spans(tags):
                 scores.append(1.0 - share[span] if span in share else NEVER_FOUND)
@@ -94,9 +96,8 @@ class SpanSets:
         >>> len(sets.predict([[{"w": "b"}, {"w": "a"}]]))
         1
         """
-        if not hasattr(self, "threshold_"):
-            raise InputError("these sets have no threshold yet; call calibrate with held-out data first.")
-        return [[span for span in possible if 1.0 - span.share <= self.threshold_] for possible in self._possible(X)]
+        self._check_calibrated()
+        return self._probable(self._possible(X)[0])
 
     def evaluate(self, X: Any, y: Any) -> Coverage:
         """How often the sets of X contain the spans of y; ``mean_size`` is the number of spans of a sequence's set.
@@ -109,7 +110,10 @@ class SpanSets:
         covered = []
         instance = []
         sizes = []
-        for b, (found, tags) in enumerate(zip(self.predict(X), y, strict=True)):
+        self._check_calibrated()
+        every_possible, lengths = self._possible(X)
+        known = self._known_tags(y, lengths)
+        for b, (found, tags) in enumerate(zip(self._probable(every_possible), known, strict=True)):
             members = {span[:3] for span in found}
             sizes.append(len(members))
             for span in determined_spans(tags):
@@ -117,8 +121,28 @@ class SpanSets:
                 instance.append(b)
         return measured(np.array(covered), np.array(instance), np.array(sizes, dtype=np.float64))
 
-    def _possible(self, X: Any) -> list[list[PossibleSpan]]:
-        """The spans of the k best taggings of every sequence with their shares, largest first."""
+    def _check_calibrated(self) -> None:
+        if not hasattr(self, "threshold_"):
+            raise InputError("these sets have no threshold yet; call calibrate with held-out data first.")
+
+    def _probable(self, every_possible: list[list[PossibleSpan]]) -> list[list[PossibleSpan]]:
+        """The spans of every sequence that are probable enough."""
+        return [[span for span in possible if 1.0 - span.share <= self.threshold_] for possible in every_possible]
+
+    def _known_tags(self, y: Any, lengths: Sequence[int]) -> list[list[Any]]:
+        """The true tags of every sequence, None where a tag is missing or one of several."""
+        vocabulary = self.clf.labels_.widened(y, 1)
+        if not is_bio(vocabulary.classes):
+            raise InputError(f"y holds tags that are not BIO or BIOES (O, B-x, I-x, E-x, S-x): {vocabulary.shown}.")
+        labels = vocabulary.encode(y, [(n,) for n in lengths])
+        tags = [None] * len(labels.states)
+        for t in np.flatnonzero(labels.single):
+            tags[t] = vocabulary.classes[labels.states[t]]
+        return [tags[first:last] for first, last in pairwise(labels.ptr.tolist())]
+
+    def _possible(self, X: Any) -> tuple[list[list[PossibleSpan]], list[int]]:
+        """The spans of the k best taggings of every sequence with their shares, largest first, and the lengths of the
+        sequences."""
         taggings, scores = self.clf.predict_topk(X, self.k)
         temperature = self.clf.temperatures_[0]
         out = []
@@ -131,7 +155,7 @@ class SpanSets:
                     share[span] = share.get(span, 0.0) + part
             possible = [PossibleSpan(*span, min(part, 1.0)) for span, part in share.items()]
             out.append(sorted(possible, key=lambda span: (-span.share, span)))
-        return out
+        return out, [len(best[0]) for best in taggings]
 
 
 def determined_spans(tags: Sequence[Any]) -> list[tuple[int, int, str]]:

@@ -310,7 +310,12 @@ def label_report(
     >>> ms.metrics.label_report([[1, 0], [1, None]], [[1, 0], [0, 1]], names=["red", "round"])["red"]
     Rates(precision=1.0, recall=0.5, f1=0.6666666666666666, support=2)
     """
-    table = np.asarray(y_pred)
+    try:
+        table = np.asarray(y_pred)
+    except ValueError:  # rows of different lengths
+        raise InputError(
+            "label_report needs predictions (instances, labels), got rows that differ in length."
+        ) from None
     if table.ndim != 2 or not len(table):
         raise InputError(f"label_report needs predictions (instances, labels), got shape {table.shape}.")
     known = dict.fromkeys((*labels_of(y_true, 1, missing_label), *labels_of(table, 1, missing_label)))
