@@ -435,6 +435,10 @@ class TestWords:
             ({"class_weight": {"a": -1}}, "must be a finite number >= 0"),
             ({"penalties": {"colour": 1}}, "no weights are called 'colour'"),
             ({"penalties": 3}, "penalties must map"),
+            ({"penalties": {"node": "much"}}, "penalties\\['node'\\] must be a finite number >= 0, got 'much'"),
+            ({"penalties": {"node": -1.0}}, "penalties\\['node'\\] must be a finite number >= 0, got -1"),
+            ({"structure": ms.Chain(fixed={"bias": "a"})}, "fixed\\['bias'\\] holds 'a'"),
+            ({"structure": ms.Chain(fixed={"bias": {"B": "a"}})}, "fixed\\['bias'\\] holds 'a'"),
             ({"classes": ["a", "b"]}, "label 'c' is not among the classes"),
         ],
     )

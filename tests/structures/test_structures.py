@@ -620,6 +620,8 @@ def test_the_order_of_instances_that_lack_factors_does_not_matter() -> None:
     for X in ([lacking, without], [without, lacking]):
         clf = ms.CRF(FactorModel()).fit(X, [["a", "b"]] * 2)
         assert clf.schema_.features["factor:pair"].n_features == 3
+        forbidding = FactorModel(forbidden={"pair": [("a", "b")]})
+        np.testing.assert_array_equal(ms.CRF(forbidding).fit(X, [["a", "b"]] * 2).predict(X), [["a", "b"]] * 2)
         with pytest.raises(InputError, match="factors 'pair', but no instance"):
             clf.predict([with_one])
 

@@ -249,7 +249,7 @@ class LabelVocabulary:
         """Raise for a label that is none of the classes."""
         reason = f"{label!r} cannot be a label; labels must be hashable."
         if _hashable(label):
-            reason = f"label {label!r} is not among the classes {self.shown}; "
+            reason = f"label {plain(label)!r} is not among the classes {self.shown}; "
             reason += _remedy(label) or "pass classes= when fitting, or mark it as MISSING."
         raise InputError(reason, what=what, **at_row(s, ptr))
 

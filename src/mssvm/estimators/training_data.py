@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Marginals
@@ -86,7 +87,10 @@ class FittedData(ABC, Generic[P]):
             return Regulariser(1.0 - ratio, bounded, ratio)
         if not hasattr(penalties, "items"):
             raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
-        strengths = taken(self.encoder.layout.per_weight(dict(penalties)))
+        by_block: dict[str, float] = {}
+        for name, strength in penalties.items():
+            by_block[name] = checks.number(strength, f"penalties[{checks.shown(name)}]", low=0.0)
+        strengths = taken(self.encoder.layout.per_weight(by_block))
         return Regulariser((1.0 - ratio) * strengths, bounded, ratio * strengths)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.caches import LRUCache
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.memory import check_memory
 from mssvm.core.terms import Term, fused
@@ -250,9 +251,9 @@ class Encoder:
             table = view.reshape(-1, *blocks[name].cards)
             if isinstance(weights, Mapping):
                 for key, value in weights.items():
-                    table[self._weight_index(key, blocks[name])] = value
+                    table[self._weight_index(key, blocks[name])] = _fixed_array(value, name)
                 continue
-            array = np.asarray(weights, dtype=np.float64)
+            array = _fixed_array(weights, name)
             if array.shape not in ((), table.shape, table.shape[1:]):
                 raise InputError(f"fixed[{name!r}] has shape {array.shape}; the weights have {table.shape}.")
             table[...] = array
@@ -294,3 +295,11 @@ def warn_large(n_weights: int) -> None:
         MssvmWarning,
         stacklevel=2,
     )
+
+
+def _fixed_array(weights: Any, name: str) -> Floats:
+    """Fixed weights of a block as an array."""
+    try:
+        return np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"fixed[{name!r}] holds {shown(weights)}; weights are numbers, NaN where free.") from None

@@ -169,6 +169,8 @@ class FactorModel(Structure):
             out.append(HardConstraint(f"variable:{name}", ~label_mask(members, vocabulary, "allowed")))
         for name, joint in mapping(self.forbidden, "forbidden", "factor types to joint states").items():
             axes, cards = self._axes(schema, name, vocabulary)
+            if not axes and name in schema.types["factor"]:
+                continue  # no factor of the type has been seen, so that there is no table
             if not axes:
                 raise InputError(f"forbidden names {name!r}; there are {', '.join(schema.types['factor'])}.")
             where = f"forbidden[{name!r}]"
