@@ -88,6 +88,15 @@ def test_what_a_folder_cannot_hold_is_refused(folder, tmp_path, capsys) -> None:
     assert code == 2 and "cannot be made" in err
 
 
+def test_masks_of_the_data_are_not_overwritten(folder, tmp_path, capsys) -> None:
+    (tmp_path / "link").symlink_to(folder / "data")
+    before = [path.read_bytes() for path in sorted((folder / "data" / "masks").iterdir())]
+    for out in (folder / "data", tmp_path / "link"):
+        code, _, err = run(capsys, "predict", folder / "m.st", folder / "data", "-o", out)
+        assert code == 2 and "it is an input of this command" in err and len(err.splitlines()) == 1
+    assert [path.read_bytes() for path in sorted((folder / "data" / "masks").iterdir())] == before
+
+
 def test_colours_of_classes() -> None:
     indices, colours = colours_of(["#0000ff", "#ff0000"], None)
     assert indices.tolist() == [0, 1] and colours.tolist() == [[0, 0, 255], [255, 0, 0]]

@@ -141,6 +141,33 @@ def test_png_filters_and_depths_against_an_independent_reader(tmp_path: Path) ->
     assert np.array_equal(png.decode(png.encode(smooth), "p.png"), smooth)
 
 
+def test_pictures_are_read_as_they_are_seen(tmp_path: Path) -> None:
+    """Palette pictures have the features of their colours, and pictures of one bit those of black and white; masks keep
+    their numbers."""
+    image = pytest.importorskip("PIL.Image")
+    indices = np.random.default_rng(0).integers(0, 3, (4, 5)).astype(np.uint8)
+    palette = np.array([[0, 0, 0], [200, 10, 90], [255, 255, 0]], np.uint8)
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "a.png", png.encode(indices, palette))
+    data = read(tmp_path)
+    assert np.allclose(data.X[0][..., :3] * 255, palette[indices])
+    assert data.labels[0] == indices.tolist()
+    bits = indices > 0
+    image.fromarray(bits).save(tmp_path / "images" / "a.png")
+    assert np.array_equal(read(tmp_path).X[0][..., 0], bits.astype(float))
+    write(tmp_path / "images" / "a.png", png.encode(indices, palette[:2]))
+    with pytest.raises(InputError, match="without a colour in its palette"):
+        read(tmp_path)
+
+
+def test_pictures_that_would_share_a_mask_are_refused(tmp_path: Path) -> None:
+    write_pictures(tmp_path, weak_pictures(1, 5, 7))
+    (tmp_path / "images" / "000.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match="would share a mask"):
+        read(tmp_path)
+
+
 GRAPH = {"nodes": [[1], [2]], "y": ["a", "b"]}
 FAULTS = {
     "a.jsonl": [

@@ -40,6 +40,8 @@ def write_masks(
     index_of = dict(zip(classes, indices.tolist(), strict=True))
     total = len(pictures_of(data))
     written = []
+    for name in ("masks", "uncertainty"):
+        _check_no_input(out / name, data)
     _make_folder(out / "masks")
     if uncertainty:
         _make_folder(out / "uncertainty")
@@ -72,6 +74,13 @@ def colours_of(classes: Sequence[Any], palette: Sequence[Sequence[int]] | None) 
     if all(isinstance(c, str) and len(c) == 7 and c.startswith("#") for c in classes):
         return np.arange(len(classes), dtype=np.uint8), np.array([list(bytes.fromhex(c[1:])) for c in classes])
     return colours_of(range(len(classes)), None)
+
+
+def _check_no_input(target: Path, data: Path) -> None:
+    """Raise if a folder of results is one of the data, whose masks would be lost."""
+    for source in (data / "images", data / "masks"):
+        if target.exists() and source.exists() and target.samefile(source):
+            raise InputError(f"{target} cannot be written: it is an input of this command; name another folder.")
 
 
 def _make_folder(path: Path) -> None:

@@ -22,7 +22,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
 from mssvm.data.pictures import image as image_features
 from mssvm.data.readers import png
-from mssvm.data.readers.images import ENDINGS, MISSING, pixels_of, stem_of
+from mssvm.data.readers.images import ENDINGS, MISSING, picture_of, stem_of
 from mssvm.estimators import HCRF
 from mssvm.estimators.plots import entropy
 from mssvm.structures import Grid
@@ -247,7 +247,7 @@ class PictureProject(Project):
         return raster
 
     def _pixels(self, item: int) -> AnyArray:
-        pixels = pixels_of(self.paths[item])
+        pixels = picture_of(self.paths[item])
         if pixels.shape[0] * pixels.shape[1] > LARGEST:
             raise InputError(f"{self.paths[item].name} has more than {LARGEST} pixels; make it smaller.")
         return pixels

@@ -2,13 +2,14 @@
 
 A mask is grey or has a palette: its numbers are the labels and 255 is missing; or it is in colour: colours ("#ff0000")
 are the labels and one colour, white unless said otherwise, is missing. A picture without a mask has no labels.
-Features of a pixel are its channels and their means over the 3 x 3 pixels around it, between 0 and 1. PNG is read with
-nothing further installed; other formats need OpenCV (``pip install "mssvm[vision]"``).
+Features of a pixel are its channels (colours, also of palette pictures) and their means over the 3 x 3 pixels around
+it, between 0 and 1. PNG is read with nothing further installed; other formats need OpenCV (``pip install
+"mssvm[vision]"``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,13 @@ def pictures_of(folder: Path) -> list[Path]:
     names = sorted(p for p in pictures.iterdir() if stem_of(p) is not None)
     if not names:
         raise InputError(f"{pictures} holds no pictures ({', '.join(ENDINGS)}, each also with .gz).")
+    path_of: dict[str | None, Path] = {}
+    for path in names:
+        other = path_of.setdefault(stem_of(path), path)
+        if other != path:
+            raise InputError(
+                f"{path} and {other.name} differ in their endings alone, and would share a mask; rename one."
+            )
     return names
 
 
@@ -48,7 +56,7 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
     mask_of = _masks(folder)
     first_in_colour: bool | None = None
     for number, path in enumerate(names):
-        pixels = pixels_of(path, options.limit)
+        pixels = picture_of(path, options.limit)
         y = None
         mask_path = mask_of.get(stem_of(path))
         if mask_path is not None:
@@ -124,14 +132,20 @@ def stem_of(path: Path) -> str | None:
     return name[: -len(ending)]
 
 
-def pixels_of(path: Path, limit: int = 1) -> AnyArray:
-    """The pixels of a picture, (H, W, channels), red first."""
+def picture_of(path: Path, limit: int = 1) -> AnyArray:
+    """The pixels of a picture as it is seen, (H, W, channels), red first."""
+    return pixels_of(path, limit, png.decode_picture)
+
+
+def pixels_of(path: Path, limit: int = 1, decode: Callable[[bytes, str, float], AnyArray] = png.decode) -> AnyArray:
+    """The pixels of a picture, (H, W, channels), red first; those of a palette PNG are indices, unless ``decode`` says
+    otherwise."""
     try:
         data = Stream(path, limit=limit).content()
     except InputError as error:
         raise InputError(str(error).replace(", line 1:", ":")) from None
     if path.name.removesuffix(".gz").lower().endswith(".png"):
-        return png.decode(data, str(path), limit)
+        return decode(data, str(path), limit)
     try:
         cv2: Any = import_module("cv2")
     except ImportError:

@@ -56,16 +56,30 @@ def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
     return flat.reshape(height, width, n)
 
 
+def decode_picture(data: bytes, name: str, limit: float = 1) -> AnyArray:
+    """As ``decode``, but as it is seen: palette pictures in their colours, grey of fewer bits from 0 to 255."""
+    pixels = decode(data, name, limit)
+    palette = palette_of(data, name)
+    if palette is not None:
+        if int(pixels.max()) >= len(palette):
+            raise InputError(f"{name} has pixels without a colour in its palette; save it again.")
+        return np.array(palette, dtype=np.uint8)[pixels[..., 0]]
+    depth = data[len(SIGNATURE) + 16]
+    if depth < 8:
+        return pixels * np.uint8(255 // ((1 << depth) - 1))
+    return pixels
+
+
 def palette_of(data: bytes, name: str) -> list[list[int]] | None:
     """The colours of a palette picture; None for other pictures."""
     try:
         palettes = [body for kind, body in _chunks(data) if kind == b"PLTE"]
+        colour_type = data[len(SIGNATURE) + 17]
+        if not palettes or colour_type != INDEXED:
+            return None
+        return np.frombuffer(palettes[0], dtype=np.uint8).reshape(-1, 3).tolist()
     except (struct.error, ValueError):
         raise InputError(f"{name} is damaged or no PNG picture; save it again.") from None
-    colour_type = data[len(SIGNATURE) + 17]
-    if not palettes or colour_type != INDEXED:
-        return None
-    return np.frombuffer(palettes[0], dtype=np.uint8).reshape(-1, 3).tolist()
 
 
 def encode(pixels: AnyArray, palette: AnyArray | None = None) -> bytes:
