@@ -81,3 +81,6 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "fit", labels, "-o", tmp_path / "m.st", "--method", "crf")[0] == 0
     code, _, err = run(capsys, "aggregate", tmp_path / "m.st", votes)
     assert (code, "was not trained on votes" in err) == (2, True)
+    assert run(capsys, "fit", votes, "-o", tmp_path / "v.st", "--method", "hcrf", "--annotators")[0] == 0
+    code, _, err = run(capsys, "aggregate", tmp_path / "v.st", votes, "-o", tmp_path / "x", "--html", tmp_path / "x")
+    assert (code, "cannot hold both" in err, (tmp_path / "x").exists()) == (2, True, False)

@@ -312,6 +312,7 @@ def test_wrong_models_targets_and_options(folder: Path, tmp_path: Path, capsys: 
         ("is not a file", ["predict", tmp_path / "no.st", test]),
         ("no folder", ["fit", test, "-o", tmp_path / "no" / "m.st"]),
         ("it is a folder", ["fit", test, "-o", tmp_path]),
+        ("cannot go to standard output", ["fit", test, "-o", "-"]),
         ("no method 'magic'", ["compare", test, "--methods", "magic"]),
         ("--cv needs", ["compare", test, "--cv", "99"]),
         ("Missing option", ["fit", test]),

@@ -50,6 +50,8 @@ def aggregate(
 
     if html is not None:
         check_target(html, model, data)
+        if str(html) != STDIN and html.resolve() == out.resolve():
+            raise InputError(f"{html} cannot hold both the labels and the page; name another file for one of them.")
     if str(out) != STDIN:
         check_target(out, model, data)
     estimator = load(model)

@@ -23,6 +23,7 @@ from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers.images import palette_of
+from mssvm.data.readers.stream import STDIN
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.hooks import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
@@ -77,6 +78,8 @@ def fit(
 
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """
+    if str(model) == STDIN:
+        raise InputError("a model cannot go to standard output; name a file after -o.")
     check_target(model, data, valid, calibrate)
     with exclusive_lock(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
