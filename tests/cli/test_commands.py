@@ -356,6 +356,30 @@ def test_check_lists_problems_with_lines(tmp_path: Path, capsys: pytest.CaptureF
     assert code == 2 and "line 2" in err and "line 3" in err and "instances" in out
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (['{"x": [[1], [2]], "edge_x": [[1]], "y": ["a", "b"]}', '{"x": [[1], [2]], "y": ["a", "b"]}'], "line 2: edge"),
+        (['{"x": [["a"], ["b"]], "y": ["a", "\\ud800"]}'], "lone surrogate"),
+        (
+            [
+                '{"x": [[1], [2]], "edge_x": [[1]], "y": ["a", "b"]}',
+                '{"x": [[1], [2]], "edge_x": [[1, 2]], "y": [null, "b"]}',
+            ],
+            "line 2: 2 features",
+        ),
+    ],
+)
+def test_check_finds_what_fit_refuses(
+    lines: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    for command in (["check", path], ["fit", path, "-o", tmp_path / "m.st", "--method", "crf"]):
+        code, _, err = run(capsys, *command)
+        assert code == 2 and words in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, command, "--help")

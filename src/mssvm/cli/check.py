@@ -15,12 +15,15 @@ from rich.console import Console
 
 from mssvm.cli import options as o
 from mssvm.cli.tables import columns, pairs
+from mssvm.core.errors import InputError
 from mssvm.core.text import printable
 from mssvm.data.chunks import is_bio
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import MANY_CLASSES, is_negative
+from mssvm.data.features import FeatureSchema
+from mssvm.data.labels import MANY_CLASSES, is_negative, labels_of
 from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
+from mssvm.structures.base import SOURCE_TITLES
 
 
 def check(
@@ -49,6 +52,8 @@ def check(
     fields = {} if dataset is None else describe(dataset)
     if dataset is not None:
         problems += label_problems(dataset)
+    if dataset is not None and not problems:
+        problems += training_problems(dataset)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
@@ -59,6 +64,22 @@ def check(
             typer.echo("No problems found.")
     if problems:
         raise typer.Exit(2)
+
+
+def training_problems(data: Dataset) -> list[str]:
+    """What training would refuse although every instance can be read: features that differ between instances, labels
+    that are no valid text."""
+    structure = o.make_structure(data, None)
+    try:
+        with data.places():
+            for name, items in structure.read(structure.instances(data.X)).sources.items():
+                FeatureSchema.learn(items, SOURCE_TITLES.get(name, name))
+        if data.y is not None:
+            labels_of(data.y, structure.depth, None)
+    except InputError as error:
+        sentence = str(error)
+        return [sentence if sentence.startswith(data.name) else f"{data.name}: {sentence}"]
+    return []
 
 
 def label_problems(data: Dataset) -> list[str]:

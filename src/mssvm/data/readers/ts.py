@@ -49,7 +49,7 @@ def _all_series(stream: Stream) -> Iterator[Record]:
             stream.fail(f"the label {label!r} is not among those that @classLabel names ({classes})", line)
         yield Record(line, _series(parts, stream, line), None if label in ("", MISSING) else label)
     if not in_data:
-        stream.fail("the file ends before '@data'; is it a .ts file?")
+        stream.fail("the file ends before '@data', which every .ts file has")
 
 
 def _is_true(header: dict[str, list[str]], name: str) -> bool:
