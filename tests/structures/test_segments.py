@@ -189,6 +189,25 @@ def test_the_zero_one_loss_charges_segmentations_with_wrong_boundaries(eps_y):
     assert problem.plus(w).gradient @ direction == pytest.approx((ahead - behind) / 2e-6, rel=1e-5)
 
 
+def test_spans_are_labels_wherever_labels_are_given():
+    """What knows labels of sites takes spans, and [] where no span is known."""
+    X, sites, spans = drawn(n=10)
+    clf = ms.CRF(ms.Segments(max_length=5)).fit(X, spans)
+    assert ms.metrics.calibration(clf, X, spans) == ms.metrics.calibration(clf, X, sites)
+    scorer = ms.metrics.scorer("site_accuracy")
+    assert scorer(clf, X, spans) == scorer(clf, X, sites) == clf.score(X, spans)
+    some = [spans[0][:1], *spans[1:]]
+    known = [[v if t < spans[0][0][1] else None for t, v in enumerate(sites[0])], *sites[1:]]
+    for given in (some, known):
+        suggested = clf.suggest(X, n=20, given=given, spacing=0)
+        assert {s.instance for s in suggested} == {0}
+        assert {s.site[0] for s in suggested} == set(range(spans[0][0][1], len(sites[0])))
+    for nothing in (None, []):
+        fitted = ms.CRF(ms.Segments(max_length=5)).fit(X, [nothing, *spans[1:]])
+        assert "1 instances had no label" in fitted.diagnose()
+        np.testing.assert_array_equal(clf.predict(X[:1], given=[nothing])[0], clf.predict(X[:1])[0])
+
+
 MEMBERS = {
     "MSSVM": partial(ms.MSSVM, random_state=0),
     "LSSVM": partial(ms.LSSVM, random_state=0),

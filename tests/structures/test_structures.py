@@ -626,6 +626,11 @@ def test_the_order_of_instances_that_lack_factors_does_not_matter() -> None:
             clf.predict([with_one])
 
 
+def test_a_model_without_weights_is_refused() -> None:
+    with pytest.raises(InputError, match="no weights, as no instance has a factor"):
+        ms.CRF(FactorModel()).fit([FactorInput(["y", "y"], {"pair": []})], [["a", "b"]])
+
+
 def test_names_of_factors_and_variables_that_would_be_confused_are_refused() -> None:
     own = ([[0], [1]], [[1.0], [0.0]])
     with pytest.raises(InputError, match="type 'label'"):

@@ -53,7 +53,8 @@ def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration
     marginals = estimator.predict_marginals(X)
     shapes = [np.shape(item)[:-1] for item in marginals]
     p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in marginals])
-    return calibration_of(p, estimator.labels_.encode_seen(y, shapes), n_bins)
+    labels = estimator.labels_.encode_seen(estimator.structure_.site_labels(y, shapes), shapes)
+    return calibration_of(p, labels, n_bins)
 
 
 def calibration_of(p: Floats, labels: Labels, n_bins: int = 10) -> Calibration:

@@ -345,12 +345,13 @@ class Scorer:
     decode: str | None = None
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        decoding = {} if self.decode is None else {"decode": self.decode}  # estimators of other packages have none
+        y_pred = estimator.predict(X, **decoding)
         settings = {}
         if self.metric in METRICS.values() and hasattr(estimator, "labels_"):
             settings = {"missing_label": estimator.labels_.missing_label, "classes": estimator.labels_.classes}
-        if self.decode is None:  # estimators of other packages have no such parameter
-            return float(self.metric(y, estimator.predict(X), **settings))
-        return float(self.metric(y, estimator.predict(X, decode=self.decode), **settings))
+            y = estimator.structure_.site_labels(y, [np.shape(labels) for labels in y_pred])
+        return float(self.metric(y, y_pred, **settings))
 
 
 def scorer(metric: Any, decode: str | None = None) -> Scorer:

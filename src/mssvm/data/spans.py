@@ -4,8 +4,9 @@
     y[b] = ["helix", ms.MISSING, "loop", ...]                 labels of sites; boundaries are where labels differ
     y[b] = {"sites": [...], "spans": [(0, 4, "helix")]}       both
 
-A span covers sites start .. stop - 1. Its label may be missing or a set of candidates: then its boundaries are known.
-Where a site that it covers has a label or candidates of its own, those remain that both allow.
+An empty list is one without spans: nothing is known. A span covers sites start .. stop - 1. Its label may be missing or
+a set of candidates: then its boundaries are known. Where a site that it covers has a label or candidates of its own,
+those remain that both allow.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def span_labels(item: Any, b: int, n: int | None, what: str = "y") -> SpanLabels
             raise InputError(f"a dict has the keys 'sites' and 'spans', got {shown(item)}.", what=what, instance=b)
         spans = [_span(span, b, what) for span in item.get("spans") or ()]
         sites_given = item.get("sites")
-    elif _are_spans(item):
+    elif _are_spans(item) or (isinstance(item, (list, tuple)) and not item):
         spans = [_span(span, b, what) for span in item]
         sites_given = None
     last = max((stop for _, stop, _ in spans), default=0)

@@ -262,7 +262,7 @@ class FittedMethods(SegmentAnswers, Plots, StructuredParameters):
         sites = request.encoded.labels
         known = np.zeros(len(sites.vars), dtype=bool)
         if given is not None:
-            known = self.labels_.encode(given, sites.shapes, "given").single
+            known = self.encoder_.encode_labels(given, sites.shapes, "given").single
         lengths = feature_lengths(request.encoded)
         pool = Pool(request.marginals(*self.temperatures_), lengths, known, sites.ptr, sites.shapes)
         return pool.suggest(n, by, unit, spacing, check_random_state(self.random_state))

@@ -131,7 +131,7 @@ def entropy(p: Floats) -> Floats:
 
 def _states(model: Any, y: Any, shape: tuple[int, ...]) -> AnyArray:
     """Class numbers of one instance's labels, -1 where there is none or more than one."""
-    labels = model.labels_.encode([y], (shape,))
+    labels = model.encoder_.encode_labels([y], (shape,))
     return np.where(labels.observed & labels.single, labels.mask.argmax(axis=1), -1).reshape(shape)
 
 

@@ -118,6 +118,8 @@ class TrainingData(FittedData[TrainingProblem]):
             encoder, parsed = widened_encoder(structure, earlier.encoder, X, y, plan.classes, plan.missing_label)
             moved = moved_weights(earlier.w, earlier.encoder, encoder)
             labels = encoder.vocabulary
+        if not encoder.layout.n_weights:
+            raise InputError("the model has no weights, as no instance has a factor; give factors.")
         encoded = encoder.encode_parsed(parsed)
         plan = _on_segments(plan, encoder, encoded)
         observed = encoder.encode_labels(y, encoded.labels.shapes)
