@@ -161,6 +161,18 @@ def test_pictures_are_read_as_they_are_seen(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_weak_pictures_that_cannot_be_are_refused() -> None:
+    """More than all pixels would be labelled never."""
+    for settings, words in (
+        ({"share": 1.5}, "share must be"),
+        ({"width": 4}, "width must be"),
+        ({"n": -1}, "n must be"),
+    ):
+        with pytest.raises(InputError, match=words):
+            weak_pictures(**{"n": 1, "height": 5, "width": 7, **settings})
+    assert (weak_pictures(1, 3, 5, share=1.0)[0].given != 255).all()
+
+
 def test_pictures_that_would_share_a_mask_are_refused(tmp_path: Path) -> None:
     write_pictures(tmp_path, weak_pictures(1, 5, 7))
     (tmp_path / "images" / "000.jpg").write_bytes(b"")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mssvm.core.arrays import AnyArray
+from mssvm.core.checks import count, number
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import png, read
 from mssvm.data.readers.images import MISSING
@@ -59,6 +60,10 @@ def weak_pictures(
     >>> picture.pixels.shape, picture.truth.shape
     ((10, 12, 3), (10, 12))
     """
+    count(n, "n", 0)
+    count(height, "height", 1)
+    count(width, "width", 5)  # strokes begin at least five columns before the edge
+    number(share, "share", low=0.0, high=1.0)
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:height, :width]
     out = []
