@@ -308,13 +308,3 @@ def _form(cards: Variables, one: Variables, two: Variables, scopes: tuple[Variab
         rows = np.stack([np.arange(n_entries), np.full(n_entries, k), entry], axis=1)
         pairs.append(rows[allowed])
     return EdgeForm((cards, one, two, scopes), np.concatenate(pairs), forbidden)
-
-
-def block_width(key: FormKey) -> int:
-    """Width of the blocks of an edge between a variable and a cluster with a copy of it as its first member: the number
-    of consecutive cluster states that agree with each state of the variable. 0 for other edges."""
-    cards, *ends, _ = key
-    one, two = sorted(ends, key=len)
-    if len(one) != 1 or two[:1] != one:
-        return 0
-    return prod(cards[v] for v in two[1:])

@@ -24,7 +24,7 @@ WIDE = ("propagate", "decompose")  # methods for instances on which exact infere
 
 @dataclass(frozen=True)
 class Auto(Settings):
-    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others (see ``Status.method``).
+    """``Exact`` for instances whose elimination fits the limits, ``wide`` for the others (see ``Status.method``).
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def entries_per_sweep(batch: Batch) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class AutoPlan:
-    """Both plans of a batch; propagation's is made when an instance needs it. ``operations`` has the table entries that
-    exact inference may visit in every instance."""
+    """The plans of a batch by every method; all but the exact one are made when an instance needs them. ``operations``
+    has the table entries that exact inference may visit in every instance."""
 
     settings: Auto
     batch: Batch

@@ -39,7 +39,7 @@ MAX_SINGLES = 1 << 14  # instances whose single blocks are cached
 
 @dataclass(frozen=True, eq=False)
 class TrainingProblem:
-    """C sum_i weight_i U_i(w) for a unified objective, a model, a labelled sample, and an inference on an engine."""
+    """C sum_i weight_i U_i(w) for an objective, a model, a labelled sample, and an inference on an engine."""
 
     objective: Objective
     model: Model[Any]

@@ -91,7 +91,7 @@ class ZeroOneParts(Parts):
         return self.labels(observed)
 
     def plus(self, theta: Potentials) -> tuple[Belief, int]:
-        """U+ and its gradient; never below U-, which is the first branch without ``delta``."""
+        """U+ and its gradient; never below U-, whose labellings are among those of the first branch."""
         batch = self.sample.batch
         augmented = theta + self.delta
         total = self.branches[0](augmented)

@@ -1,7 +1,7 @@
 """Solvers. Each minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)) seeing numbers only, and says what it certifies.
 
-    LBFGS          smooth members, and others by falling temperatures; the default where inference is exact
-    Subgradient    Algorithm 1 of the paper, and stochastic forms of it; the default where inference is not exact
+    LBFGS          smooth members, and others by falling temperatures; the default where inference is exact or a bound
+    Subgradient    Algorithm 1 of the paper, and stochastic forms of it; the default elsewhere if not convex
     CCCP           Algorithm 2 of the paper around any other solver: the objective never rises
     BCFW           block-coordinate Frank-Wolfe: convex problems, with a certified gap
     CuttingPlane   the constraint form of the paper's supplement: convex problems, with a certified gap

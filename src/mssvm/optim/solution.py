@@ -18,8 +18,9 @@ class Certificate:
     """A bound on the distance of the objective from its optimum, and whether it is proven: a ``sentence``, and its
     figures.
 
-    ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
-    otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what
+    ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact, or
+    if the gap is to the minimum of a bound that training minimises; otherwise it is an estimate, and ``negative_gaps``
+    counts the impossible ones that were seen. ``bias`` bounds what
     smoothing may have added to the objective. ``slack`` holds xi_i of the constraint form, where a solver has them.
 
     >>> ms.solvers.Certificate("The dual proves it.", gap=0.01, certifies=True).certifies

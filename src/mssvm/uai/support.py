@@ -1,9 +1,9 @@
 """Zeros as hard constraints: the states that can have positive probability, and complete assignments that do.
 
 Arc consistency removes a state once all entries of one of its tables are impossible, until nothing changes: at the root
-and after every decision of a depth-first search. The search decides the variable that has failed most often (at first
-the variables in their order, which has parents first in most files), at the state with the highest scores. A search
-that fails too often restarts; it keeps its counts of failures and adds some noise to the scores.
+and after every decision of a depth-first search. The search decides the variable with the fewest states left per
+failure (at first the variables in their order, which has parents first in most files), at the state with the highest
+scores. A search that fails too often restarts; it keeps its counts of failures and adds some noise to the scores.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A sweep visits variables in the order of their levels. The level of a variable i
 chain that ends at it, so neighbours have different levels, and variables of one level may be updated together: on a
 grid they are a diagonal. The kind of a variable says which code its update needs: its number of states, and for each of
 its factors the neighbour's number of states, the direction, and where the chain continues; at two temperatures also the
-the variable's role. A group is as many variables of one level and one kind as a vector has lanes, from one instance or
+variable's role. A group is as many variables of one level and one kind as a vector has lanes, from one instance or
 from several instances of one graph. The neighbours' roles may differ from lane to lane, which takes an update longer:
 variables of one kind are sorted by these, in the order of a Gray code, so that few groups have several.
 
@@ -29,8 +29,8 @@ from mssvm.core.library import BYTES, FLOATS, INT, INTS, MASK, SHORTS, Function,
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 from mssvm.engines.native.chains import chain_cover
 
-TASK_VARIABLES = 1 << 14  # variables of a task, which one thread runs; a single vector of instances may have more
-BAND_ROWS = 8  # the number of lanes: the variables of one level in a band then fill a vector
+TASK_VARIABLES = 1 << 14  # variables of a task; a single vector of instances may have more
+BAND_ROWS = 8  # the most lanes of a vector: the variables of one level in a band then fill it
 CELLS = 4  # least number of variables of a level in a band, on average
 PARTS = 16  # largest number of bands of a task at two temperatures
 PART_GROUPS = 4  # least number of groups of a level in a band, on average

@@ -56,9 +56,9 @@ class LinearFeatures:
             tables=NO_FLOATS,
         )
 
-    def forward(self, w: Floats, into: Potentials | None = None) -> Potentials:
-        """theta at the weights, in new arrays or in ``into``."""
-        theta = into or Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
+    def forward(self, w: Floats) -> Potentials:
+        """theta at the weights, in new arrays."""
+        theta = Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
         w = self.weights(w)
         FORWARD.run(self.forward_record.changed(w=w, unary=theta.unary, tables=theta.tables))
         return theta

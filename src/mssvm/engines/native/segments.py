@@ -83,14 +83,7 @@ class SegmentPlan:
         instances = np.flatnonzero(self.sites > 0)
         return [part for part in np.split(instances, np.flatnonzero(np.diff(group[instances])) + 1) if len(part)]
 
-    def bind(
-        self,
-        query: Query,
-        eps_y: float,
-        eps_h: float,
-        instances: Ints | None = None,
-        marginals: bool = True,
-    ) -> SegmentBound:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> SegmentBound:
         query.check(self.batch)
         groups = self.groups
         if instances is not None:

@@ -108,13 +108,11 @@ class DevicePotentials(_OnDevice, Potentials):
         table = torch.segment_reduce(count * self.parts[1][tables], "sum", lengths=n_tables, unsafe=True)
         return fetched(unary + table)
 
-    def check(self, batch: Batch, unary: bool = True) -> None:
+    def check(self, batch: Batch) -> None:
         sizes = ("unary", batch.n_states), ("tables", batch.n_table_entries)
         for part, (name, size) in zip(self.parts, sizes, strict=True):
             if part.shape != (size,):
                 raise InputError(f"potentials.{name} has shape {tuple(part.shape)}, the batch needs ({size},).")
-            if name == "unary" and not unary:
-                continue
             if not torch.isfinite(part.sum()) and bool((torch.isnan(part) | (part == torch.inf)).any()):
                 raise InputError(f"potentials.{name} holds NaN or +inf; scores must be finite or -inf (forbidden).")
 

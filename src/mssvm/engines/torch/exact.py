@@ -201,7 +201,8 @@ class TorchPlan:
 
 @dataclass(frozen=True, eq=False)
 class TorchBoundQuery:
-    """The groups of a query at a pair of temperatures, and the chains that have a kernel."""
+    """The groups of a query at a pair of temperatures, the ``routes`` of instances that have a kernel, and the query on
+    the CPU engine (``host``) for those that are too large."""
 
     plan: TorchPlan
     query: DeviceQuery

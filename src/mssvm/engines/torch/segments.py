@@ -68,10 +68,10 @@ class TorchSegmentPlan:
         return tuple(self.at.ints(array) for array in arrays)
 
     def bind(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None
     ) -> TorchSegmentBound | SegmentBound:
         if not self.able or instances is not None:
-            return self.host.bind(query, eps_y, eps_h, instances, marginals)
+            return self.host.bind(query, eps_y, eps_h, instances)
         query.check(self.batch)
         on_device = DeviceQuery.on(self.at, query)
         return TorchSegmentBound(self, query, on_device, temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h"))

@@ -4,8 +4,8 @@
 // A move takes one of FORESTS random induced forests (more than half of the variables of a grid), restricts it to a
 // window of the graph, and relabels it with its best labelling under scores plus Gumbel noise of some temperature. In
 // every window the temperature falls from a share of the tables' range to zero; the new labelling is then kept unless
-// it scores less than the old one. Windows are chosen at random, until the moves have offered every variable a new
-// label `rounds` times on average.
+// it scores less than the old one. Windows are chosen at random, until those around a variable have made `rounds` moves
+// on average.
 #include <algorithm>
 #include <array>
 #include <cmath>

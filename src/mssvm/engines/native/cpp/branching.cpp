@@ -22,7 +22,7 @@ struct Buckets {
     Ints input_ptr, source, gather_at, gather, card, message_at, message_size;
     Ints path_ptr, path;                   // steps that a variable's state changes
     Ints near_ptr, near, stride, version;  // tables of a variable, its stride in them, and their sizes
-    Ints whole;                            // tables of decided variables alone
+    Ints whole;                            // tables without hidden variables
     Floats log, prob, floor;               // scores, probabilities, log of a table's smallest positive probability
 };
 

@@ -240,8 +240,9 @@ void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const 
                    Workspace<V> &workspace) {
     Odometer odometer{b, workspace.at.data(), workspace.digit.data()};
     const int64_t *at = workspace.at.data();
-    int64_t height = std::max<int64_t>(1, BLOCK / (Of<V>::lanes * b.card)), begin = from % b.inside, stale = 0;
-    bool flushed = true;
+    int64_t height = std::max<int64_t>(1, BLOCK / (Of<V>::lanes * b.card)), begin = from % b.inside;
+    int64_t stale = 0;    // the first row that has to be combined anew
+    bool flushed = true;  // whether no row has gradients that its inputs still need
     std::fill(workspace.sums, workspace.sums + b.groups * b.card, V{});
     auto rows = [&](int64_t first, int64_t n) {
         combine_block<algebra>(b, first, n, work, at, workspace.rows, workspace.block);

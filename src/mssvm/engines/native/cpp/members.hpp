@@ -9,7 +9,8 @@
 
 namespace mssvm {
 
-// Members of a family that run together, one per lane; lanes without a member have none of the positions.
+// Members of a family that run together, one per lane. Lanes without a member have scores of zero and the roles of the
+// last member; nothing is written from them.
 template <class V> struct Group {
     static constexpr int lanes = Of<V>::lanes;
     int64_t member[lanes];

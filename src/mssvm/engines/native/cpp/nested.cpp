@@ -31,9 +31,8 @@ void sweep_nested_share(const ChainCall &c, Share &share, Vec *buffer) {
             for (int64_t sweep = c.ready && c.sweeps > 0; sweep <= c.sweeps; ++sweep) {
                 bool last = sweep == c.sweeps, update = sweep > 0;
                 if (update)
-                    share.forward([&](int64_t g) {
-                        with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g, true); });
-                    });
+                    share.forward(
+                        [&](int64_t g) { with_states<sums>(c, g, buffer, [&](auto chains) { chains.forward(g); }); });
                 share.backward([&](int64_t g) {
                     Vec bound =
                         with_states<sums>(c, g, buffer, [&](auto chains) { return chains.backward(g, update, last); });

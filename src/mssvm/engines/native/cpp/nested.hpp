@@ -63,9 +63,9 @@ public:
         return (9 + a.degree) * w + 4 * w * w + w * w * w;
     }
 
-    void forward(int64_t g, bool update) {
+    void forward(int64_t g) {
         enter(g);
-        if (update) balance();
+        balance();
         for (int64_t s = middle_; s < end_; ++s) send(s);
     }
 

@@ -266,8 +266,8 @@ struct Greedy {
     int64_t by_size, shuffle;
     double bar_largest, bar_total;     // cost of the best order known
     double most_total, most_messages;  // limits
-    double hopeless;  // after a clique of more bits than this, the remaining variables are taken in the given order
-    Ints filled;      // whether edges were added
+    double hopeless;                   // after a clique of more entries than this, the rest is taken in the given order
+    Ints filled;                       // whether edges were added
 };
 
 // A graph that grows and shrinks while variables are eliminated.

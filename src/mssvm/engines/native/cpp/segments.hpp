@@ -15,7 +15,7 @@
 //
 // The backward pass is the derivative of the recursion: from d value / d alpha(b, .), the weights of the power sum over
 // a give d value / d E(a, .). A site's marginal is the derivative of the segments that end after it minus that of the
-// segments that begin after it. Memory: G, T numbers per kind, a window of K positions, and nothing of size T K.
+// segments that begin after it. Memory: G, T numbers per kind, windows of 2 K positions, and nothing of size T K.
 //
 // Masks of sites become run lengths: a segment may not be longer than the run of sites up to its end that allow its
 // label, nor than the distance to the last known boundary.

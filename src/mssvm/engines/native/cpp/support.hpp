@@ -1,5 +1,4 @@
-// Zeros of tables as hard constraints: arc consistency, and a depth-first search for assignments of positive
-// probability.
+// Zeros of tables as hard constraints: arc consistency, for the searches of support.cpp and walk.cpp.
 //
 // A state is possible while every table around its variable has an entry above -inf whose states are all left.
 // Arc consistency removes the others, again and again; `Domains` remembers what was removed, so that it can be undone.

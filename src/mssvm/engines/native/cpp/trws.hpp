@@ -33,7 +33,7 @@ namespace mssvm {
 enum class Rule { maxima, scaled, scores };
 
 // Groups, and their slots: one for every factor of their variables, those of earlier neighbours first. `variable`,
-// `root` and `left` are by group and lane; the last eight by slot and lane.
+// `root` and `left` are by group and lane; `reverse` to `rho` by slot and lane.
 struct ChainLayout {
     int64_t bytes;
     Ints task_ptr;         // cells of a task, by level and band

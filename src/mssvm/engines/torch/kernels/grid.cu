@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS)
           const long long *__restrict__ table_at, const int *__restrict__ grids, M *fields,
           REAL *__restrict__ log_messages, REAL *__restrict__ residual, int *__restrict__ swept,
           const unsigned char *__restrict__ outputs, REAL eps, REAL ratio, REAL damping, REAL tolerance, int n_sweeps,
-          int measure) {
+          int check_every) {
     extern __shared__ __align__(16) unsigned char raw[];
     M *m = reinterpret_cast<M *>(raw);
     constexpr int EDGES = H * (W - 1) + (H - 1) * W;
@@ -498,7 +498,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS)
               listed,
               ratio};
     for (int it = 0; it < n_sweeps; it++) {
-        const bool looking = it + 1 == n_sweeps || (it + 1) % measure == 0;
+        const bool looking = it + 1 == n_sweeps || (it + 1) % check_every == 0;
         change = 0;
         made++;
 #pragma unroll SPLIT ? 2 : 1  // short code for many grids, few branches for few grids

@@ -7,7 +7,7 @@
 // every chain; then hidden variables are moved to the mean of these, and messages are sent.
 #include "cover.cu"
 
-constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
+constexpr double LEAST = 1e-40;  // smaller probabilities are replaced by this one before their logarithms move shifts
 constexpr double LOG_LEAST = -92.1;
 
 struct Nested {
