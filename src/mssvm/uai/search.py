@@ -44,7 +44,7 @@ TOLERANCE = 1e-9
 
 # Table sizes, as powers of two relative to the limit 2**ibound.
 FIRST_BOUND_SHIFT = 4  # the first bound has tables smaller by this
-PROOF_SHIFT = 3  # so do proofs, unless a larger bound pays
+PROOF_SHIFT = 3  # those of proofs have tables smaller by this, unless a larger bound pays
 EVALUATION_SHIFT = 6  # tables larger by this evaluate outputs for which 2**ibound is too small
 ROOT_SHIFTS = (2, 0)  # before a proof, bounds with tables smaller by these are tried in turn
 # Then tables larger than 2**ibound are tried, in steps of this power of two. A proof uses them only if they leave less

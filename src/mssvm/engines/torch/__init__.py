@@ -2,8 +2,9 @@
 
 ``exact`` eliminates variables of many instances at once, ``messages`` passes all messages of a colour at once,
 ``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until they are read. On GPUs
-``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use; everything
-else, and every machine without these kernels, runs plain PyTorch, against which the kernels are tested.
+``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use. Everything
+else, and every machine without these kernels, runs plain PyTorch, against which the kernels are tested, or the CPU
+engine: hidden trees given outputs, segments, the bound by chains, and factors of three or more variables.
 
 chains, trees                   the kernels of exact inference, on chains and on forests
 grids, pairs, convergence       those of belief propagation, on grids and on any pairwise graph

@@ -134,8 +134,8 @@ class TorchPlan:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
-        """Zero where a kernel is certain to run; otherwise the costs on the CPU engine, which bounds them before it
-        searches for orders."""
+        """Zero if kernels are certain to run all instances; otherwise the costs on the CPU engine, which bounds them
+        before it searches for orders."""
         n = len(self.batch)
         paths = np.array([t is not None and t.is_path for t in self._orders], dtype=bool)
         if np.all((self._trees if eps_y == eps_h else paths[self.batch.topology_of]) | self._chains):

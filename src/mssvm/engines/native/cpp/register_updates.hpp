@@ -21,7 +21,8 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     if (end.count < 0) {
         const double *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_vector<C>([&](int c, int x) ALWAYS {
-            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // 0 / 0
+            // 0 / 0 beyond the last state
+            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});
         });
         return;
     }

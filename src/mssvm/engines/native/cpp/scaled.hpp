@@ -219,11 +219,11 @@ public:
 
     // Bethe values sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) of the loaded instances, and marginals, if wanted,
     // which are added to `out`. An instance that cannot be trusted has NaN and adds nothing.
-    void beliefs(unsigned who_of, const int64_t *who, const BeliefArrays &out) {
+    void beliefs(unsigned lane_mask, const int64_t *who, const BeliefArrays &out) {
         bool wanted = !out.mu_unary.empty();
         int64_t some = 0;
         for (int k = 0; k < lanes; ++k)
-            if (who_of >> k & 1) some = who[k];
+            if (lane_mask >> k & 1) some = who[k];
         int64_t n_mu = 0;
         for (const Step &step : graph_->steps)
             n_mu = std::max(n_mu, mu_at(step, some) + int64_t(step.i.card) * step.j.card);
@@ -232,7 +232,7 @@ public:
         least_ = all<V>(1.0);
         V total = variable_beliefs(some) + factor_beliefs(some);
         for (int k = 0; k < lanes; ++k) {
-            if (!(who_of >> k & 1)) continue;
+            if (!(lane_mask >> k & 1)) continue;
             int64_t b = who[k];
             out.value[b] = trusted(k) ? lane(total, k) + tops(b, out) : std::nan("");
             if (!wanted || !trusted(k)) continue;

@@ -157,8 +157,11 @@ private:
         if (!a_.side_by_side) {
             begin = 0;
             end = active_;
-        } else if (begin < member_) begin = member_ - 1;
-        else end = std::min(end, member_ + 2);
+        } else if (begin < member_) {  // forwards: the previous thread
+            begin = member_ - 1;
+        } else {  // backwards: the next one
+            end = std::min(end, member_ + 2);
+        }
         for (int other = begin; other < end; ++other)
             if (other != member_) team_[first_ + other].wait_for(ended_);
     }

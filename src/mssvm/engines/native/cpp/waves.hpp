@@ -25,7 +25,7 @@ struct Grid {
     std::vector<int32_t> others, state_place, message_place, lane_variables;
     int64_t n_states = 0, n_messages = 0;
 
-    // Whether the graph of instance b is such a grid, large enough to gain; the members are set only in that case.
+    // Whether the graph of instance b is such a grid, large enough to gain; otherwise it is of no use.
     bool build(const Wiring &w, int64_t b) {
         if (!measure(w, b)) return false;
         int64_t longest = std::min(rows, (columns + 1) / 2), waves = columns + 2 * rows + 1;
