@@ -10,6 +10,9 @@
                                                               kept in results/uai_reference.json, where they only rise
     python benchmarks/bench_uai.py hard --jobs 16             the hard instances by auto: what is known when, kept in
                                                               results/uai_hard.json, against the references
+    python benchmarks/bench_uai.py threads                    the same with one and with two threads each, kept in
+                                                              results/uai_hard_threads.json (or, with processor time,
+                                                              uai_hard_threads_processor.json)
     python benchmarks/bench_uai.py planning                   planning models by auto, kept in results/uai_planning.json
     python benchmarks/bench_uai.py longer --time-limit 300 --jobs 16
                                                               the instances of hard and planning that their files do
@@ -70,6 +73,19 @@ PROCESSOR_CLOCK = (
     "import resource, time; usage = resource.getrusage; who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN); "
     "time.monotonic = lambda: sum(sum(usage(w)[:2]) for w in who); "
 )
+# The same with several threads, as if each had a core: the processor time of all threads but a search's helpers, or an
+# equal share of all processor time, whichever is more.
+SHARED_PROCESSOR_CLOCK = """
+import resource, threading, time
+usage, who = resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+latest = [0.0]
+def processor_time():
+    own = [t.ident for t in threading.enumerate() if not t.name.startswith("mssvm-search")]
+    alone = sum(time.clock_gettime(time.pthread_getcpuclockid(i)) for i in own)
+    latest[0] = max(latest[0], alone, sum(sum(usage(w)[:2]) for w in who) / {threads})
+    return latest[0]
+time.monotonic = processor_time
+"""
 
 
 @dataclass(frozen=True)
@@ -98,10 +114,11 @@ def cases(only: str = "") -> Iterator[Case]:
 
 
 def ask(
-    case: Case, task: str, *options: str, clock: str = ""
+    case: Case, task: str, *options: str, clock: str = "", threads: int = 1
 ) -> tuple[dict[str, object], float, float, list[dict[str, float]]]:
     """The JSON answer, the wall-clock seconds of the whole command, its peak memory in MiB, and its progress."""
     command = [sys.executable, "-c", clock + WRAPPED, "infer", str(case.model), "--task", task, "--json", *options]
+    command += ["--jobs", str(threads)]
     command += ["--evid", str(case.evidence)] if case.evidence else []
     command += ["--query", str(case.query)] if task == "MMAP" else []
     began = time.perf_counter()
@@ -284,8 +301,8 @@ def summarised_sums(rows: list[dict[str, object]]) -> dict[str, object]:
     return summary
 
 
-# A case, a seed, a method, a time limit and the clock that it counts by ("": the wall's).
-Job = tuple[Case, int, str, float, str]
+# A case, a seed, a method, a time limit, the clock that it counts by ("": the wall's), and a number of threads.
+Job = tuple[Case, int, str, float, str, int]
 
 
 @contextmanager
@@ -300,12 +317,12 @@ def hard_cases(only: str, archive: str = "uai_mmap_hard.zip") -> Iterator[list[C
 def row(job: Job) -> dict[str, object]:
     """What a run knows, and when it knew it: seconds and the two bounds, in log10 as all values here."""
     case, seed, method = job[:3]
-    limit, clock = job[3:]
+    limit, clock, threads = job[3:]
     options = ("--method", method, "--time-limit", str(limit), "--seed", str(seed), "--progress")
     try:
-        answer, seconds, memory, told = ask(case, "MMAP", *options, clock=clock)
+        answer, seconds, memory, told = ask(case, "MMAP", *options, clock=clock, threads=threads)
     except SystemExit as error:
-        return {"name": case.name, "seed": seed, "method": method, "error": str(error)}
+        return {"name": case.name, "seed": seed, "method": method, "threads": threads, "error": str(error)}
     bounds = ("lower_bound_ln", "upper_bound_ln")
     curve = [[round(t["seconds"], 2), *(t[k] and round(t[k] / LN10, 5) for k in bounds)] for t in told]
     curve.append([round(answer["seconds"], 2), *(answer[k] and round(answer[k] / LN10, 5) for k in bounds)])
@@ -315,8 +332,8 @@ def row(job: Job) -> dict[str, object]:
         "wall_s": round(seconds, 2),
         "memory_mib": round(memory),
     }
-    print(f"{case.name:28s} {method} {seed} {found} upper {curve[-1][2]}", flush=True)
-    return {"name": case.name, "seed": seed, "method": method, **found, "curve": curve}
+    print(f"{case.name:28s} {method} {seed} {threads} {found} upper {curve[-1][2]}", flush=True)
+    return {"name": case.name, "seed": seed, "method": method, "threads": threads, **found, "curve": curve}
 
 
 def run_jobs(jobs: list[Job], at_once: int) -> Iterator[dict[str, object]]:
@@ -324,7 +341,7 @@ def run_jobs(jobs: list[Job], at_once: int) -> Iterator[dict[str, object]]:
     if not jobs:
         return
     os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")})
-    row((*jobs[0][:2], "bp", WARM_UP, ""))
+    row((*jobs[0][:2], "bp", WARM_UP, "", 1))
     with ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(row, jobs)
 
@@ -340,7 +357,7 @@ def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> 
     done = kept.setdefault("done", {})
     with hard_cases(only) as cases_:
         # Elimination alone does not fit, and auto then is bp; the bound's own search has the same parts.
-        wanted = [(case, seed, "bp", time_limit, "") for seed in seeds for case in cases_]
+        wanted = [(case, seed, "bp", time_limit, "", 1) for seed in seeds for case in cases_]
         wanted = [job for job in wanted if done.get(f"{job[0].name} {job[1]}", 0.0) < time_limit]
         for r in run_jobs(wanted, jobs):
             if "value" not in r:
@@ -358,7 +375,7 @@ def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> 
 def run_hard(seeds: list[int], time_limit: float, only: str, jobs: int, clock: str) -> None:
     """The hard instances by auto, with what is known when, and how it compares with the references."""
     with hard_cases(only) as cases_:
-        rows = list(run_jobs([(case, seed, "auto", time_limit, clock) for seed in seeds for case in cases_], jobs))
+        rows = list(run_jobs([(case, seed, "auto", time_limit, clock, 1) for seed in seeds for case in cases_], jobs))
     reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
     found = [r for r in rows if "value" in r]
     summary = {
@@ -369,10 +386,29 @@ def run_hard(seeds: list[int], time_limit: float, only: str, jobs: int, clock: s
     (RESULTS / "uai_hard.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
 
+def run_threads(threads: list[int], time_limit: float, only: str, processor_time: bool) -> None:
+    """The hard instances by auto with several numbers of threads, one command at a time, instance by instance."""
+    clocks = {n: SHARED_PROCESSOR_CLOCK.format(threads=n) if processor_time else "" for n in threads}
+    with hard_cases(only) as cases_:
+        jobs = [(case, 0, "auto", time_limit, clocks[n], n) for case in cases_ for n in threads]
+        rows = list(run_jobs(jobs, 1))
+    reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
+    summaries = []
+    for n in threads:
+        mine = [r for r in rows if r["threads"] == n]
+        values = [(r["value"], reference[r["name"]]["value"]) for r in mine if "value" in r]
+        summary = {"threads": n, **summarised(mine, time_limit, 1, clocks[n])}
+        summary["equal_to_reference"] = sum(value >= best - 0.05 for value, best in values)
+        summaries.append(summary)
+        print(json.dumps(summary))
+    name = "uai_hard_threads_processor.json" if processor_time else "uai_hard_threads.json"
+    (RESULTS / name).write_text(json.dumps({"summaries": summaries, "instances": rows}, indent=1) + "\n")
+
+
 def run_planning(seeds: list[int], time_limit: float, only: str, jobs: int, clock: str) -> None:
     """The planning models by auto; they have no references."""
     with hard_cases(only, "uai_mmap_planning.zip") as cases_:
-        rows = list(run_jobs([(case, seed, "auto", time_limit, clock) for seed in seeds for case in cases_], jobs))
+        rows = list(run_jobs([(case, seed, "auto", time_limit, clock, 1) for seed in seeds for case in cases_], jobs))
     summary = summarised(rows, time_limit, jobs, clock)
     print(json.dumps(summary))
     (RESULTS / "uai_planning.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
@@ -385,7 +421,7 @@ def run_longer(time_limit: float, only: str, jobs: int, clock: str) -> None:
     open_names = {kind: {r["name"] for r in of["instances"] if not r.get("exact")} for kind, of in kept.items()}
     with hard_cases(only, kinds["hard"]) as hard, hard_cases(only, kinds["planning"]) as planning:
         wanted = [c for c in (*hard, *planning) if any(c.name in names for names in open_names.values())]
-        rows = list(run_jobs([(case, 0, "auto", time_limit, clock) for case in wanted], jobs))
+        rows = list(run_jobs([(case, 0, "auto", time_limit, clock, 1) for case in wanted], jobs))
     reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
     for kind, of in kept.items():
         mine = [r for r in rows if r["name"] in open_names[kind]]
@@ -520,6 +556,7 @@ def main() -> None:
             "reference",
             "hard",
             "planning",
+            "threads",
             "longer",
             "sums",
             "raise",
@@ -529,6 +566,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time, of reference and hard")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of threads, of threads")
     parser.add_argument("--only", default="", help="instances whose name contains this")
     parser.add_argument("--processor-time", action="store_true", help="limits of hard and planning in processor time")
     arguments = parser.parse_args()
@@ -539,6 +577,8 @@ def main() -> None:
         run_known(arguments.time_limit, arguments.only)
     elif arguments.what == "hard":
         run_hard(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs, clock)
+    elif arguments.what == "threads":
+        run_threads(arguments.threads, arguments.time_limit, arguments.only, arguments.processor_time)
     elif arguments.what == "sums":
         run_sums(arguments.time_limit, arguments.only, arguments.jobs, clock)
     elif arguments.what == "longer":

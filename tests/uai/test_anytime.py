@@ -22,8 +22,9 @@ from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.branching import BranchAndBound
+from mssvm.uai.incumbent import SearchProgress, Valued
 from mssvm.uai.local_search import CONDITIONING, LocalSearch
-from mssvm.uai.search import HELPFUL, AnytimeSearch, SearchProgress, Start, Starts, Suggestion
+from mssvm.uai.search import HELPFUL, AnytimeSearch, Start, Starts, Suggestion
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -185,8 +186,8 @@ def test_which_starts_follow_the_first(incumbent: str, exact: bool, gap: float, 
         search.offer(best)
         assert search.evaluate(worst)[0] < search.lower - HELPFUL
     search._offer_starts()
-    search.upper = search.lower + gap
-    search._offer_later()
+    search.incumbent.upper = search.lower + gap
+    search.offer_later()
     assert calls == ["first", *asked]
     assert search.offer(best) is (incumbent != "best" and not asked)
 
@@ -208,8 +209,8 @@ def test_once_a_coarser_start_is_exact_none_is_tried_again() -> None:
         )
         search = AnytimeSearch(Anytime(1e6), OneInstance.of(batch, 0, theta, query), 1.0, starts)
         search._offer_starts()
-        search.upper = search.lower + 50.0
-        search._offer_later()
+        search.incumbent.upper = search.lower + 50.0
+        search.offer_later()
         assert len(calls) == (0 if exact else 1)
 
 
@@ -267,7 +268,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
     search = AnytimeSearch(Anytime(ibound=3), OneInstance.of(batch, 0, theta, query), 1.0)
-    search.best = np.arange(n) % 2
+    search.incumbent.valued = Valued(np.arange(n) % 2, -np.inf, False)
     LocalSearch(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])
 

@@ -15,9 +15,10 @@ from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import Enumerate
 from mssvm.uai import layered_search, layers
 from mssvm.uai.anytime import Anytime
+from mssvm.uai.incumbent import SearchProgress
 from mssvm.uai.layered_search import LayeredSearch
 from mssvm.uai.layers import Layers, layers_of
-from mssvm.uai.search import AnytimeSearch, SearchProgress
+from mssvm.uai.search import AnytimeSearch
 from uai.test_anytime import grid
 
 PLENTY = 1 << 32
@@ -166,7 +167,7 @@ def test_narrow_rounds_are_bounded_from_above_and_wider_ones_prove(monkeypatch: 
         best = best_of_all_plans(tables, 6)
         told: list[SearchProgress] = []
         search = search_of(case, 1.0)
-        search.report = told.append
+        search.incumbent.report = told.append
         layered = LayeredSearch(search, found_layers(search))
         while not search.proven:
             layered.run(monotonic())

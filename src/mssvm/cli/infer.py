@@ -19,9 +19,11 @@ from mssvm.cli.interrupt import run_until
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.stopping import began
+from mssvm.engines import thread_count
 from mssvm.uai import Answer, AnswerLimits, SearchProgress, UaiTask, answer, read_evidence, read_model, read_query
 
 MARGIN = 64 << 20  # bytes beyond the limit for threads, and for libraries that are still to be loaded
+STACK = 16 << 20  # bytes beyond the limit for each thread of a search
 GRACE = 0.3  # seconds after the limit for a search to end by itself
 
 
@@ -54,6 +56,9 @@ def infer(
         float, typer.Option(min=0.001, help="GiB of the process, beyond what it takes to start.")
     ] = 4.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(help="Threads of the search for MAP and MMAP; negative numbers count back from all cores.")
+    ] = -1,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     progress: Annotated[
         bool, typer.Option("--progress", help="Print every better bound on standard error, one per line.")
@@ -72,8 +77,9 @@ def infer(
             memory_limit=int(memory_limit * (1 << 30)),
             seed=seed,
             report=lambda progress: line.say(_describe(progress)),
+            threads=thread_count(jobs),
         )
-        with _memory_limit(limits.memory_limit):
+        with _memory_limit(limits.memory_limit + STACK * (limits.threads - 1)):
             result = _answer_in_time(asked, method, limits, _progress_printer(json_output) if progress else None)
     if json_output:
         print(json.dumps({**result.fields(asked), "seconds": monotonic() - began()}))

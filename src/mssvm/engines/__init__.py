@@ -20,7 +20,7 @@ from mssvm.core.checks import count
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.engines.base import Engine
 
-__all__ = ["Engine", "engine_of"]
+__all__ = ["Engine", "engine_of", "thread_count"]
 
 
 ENGINES = {
@@ -41,7 +41,7 @@ def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None 
     >>> engine.name, ms.CRF(ms.Chain(), engine=engine).fit(X, y).score(X, y)
     ('reference', 1.0)
     """
-    n_threads = _thread_count(threads)
+    n_threads = thread_count(threads)
     if device is not None and engine != "auto":
         raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
     if device is not None or (isinstance(engine, str) and engine == "torch"):
@@ -61,7 +61,7 @@ def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None 
     return engine
 
 
-def _thread_count(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
     """The number of threads that the parameter ``threads`` (or ``n_jobs``) stands for."""
     if threads is None:
         return 1

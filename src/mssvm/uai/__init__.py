@@ -5,6 +5,8 @@ model              a model as one instance for inference; a task as temperatures
 answers            a task answered exactly, by propagation and search, or by bounds
 partition          log Z and marginals within a time limit, with bounds from both sides
 anytime, search    marginal MAP within a time limit, by everything below
+incumbent          the best outputs known and both bounds, which only ever improve
+portfolio          the threads of a search
 reduction          the same task on a smaller model
 quick_bound        a bound by one pass over the tables
 layers             plans and the like as sequences of layers; ``layered_search`` searches them
@@ -28,8 +30,9 @@ from mssvm.uai.files import (
     write_query,
     write_uai,
 )
+from mssvm.uai.incumbent import SearchProgress
 from mssvm.uai.model import UaiModel, UaiProblem, UaiTask
-from mssvm.uai.search import SearchProgress, SearchResult
+from mssvm.uai.search import SearchResult
 from mssvm.uai.tokens import Limits
 
 __all__ = [

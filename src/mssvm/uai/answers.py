@@ -24,11 +24,12 @@ from mssvm.inference.propagation import Propagate
 from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.uai.anytime import Anytime, within_seconds
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
+from mssvm.uai.incumbent import TOLERANCE, SearchProgress
 from mssvm.uai.model import UaiProblem, UaiTask
 from mssvm.uai.partition import Partition, SumProgress
 from mssvm.uai.quick_bound import quick_bound, quick_lower_bound
 from mssvm.uai.reduction import possible, reduced, summed
-from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
+from mssvm.uai.search import SearchResult
 from mssvm.uai.support import Support
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
@@ -73,8 +74,8 @@ ANSWER_SWEEPS = 1000
 class AnswerLimits:
     """Limits of one answer, the seed of its random choices, and two callbacks.
 
-    ``deadline`` is a moment of the monotonic clock, ``memory_limit`` a number of bytes. ``report`` receives the
-    progress of searches, ``keep`` every answer that is better than those before.
+    ``deadline`` is a moment of the monotonic clock, ``memory_limit`` a number of bytes, ``threads`` those of a search.
+    ``report`` receives the progress of searches, ``keep`` every answer that is better than those before.
     """
 
     deadline: float
@@ -82,6 +83,7 @@ class AnswerLimits:
     seed: int
     report: Callable[[SearchProgress], None] | None = None
     keep: Callable[[Answer], None] | None = None
+    threads: int = 1
 
     @property
     def seconds_left(self) -> float:
@@ -468,6 +470,7 @@ def _search(task: UaiTask, limits: AnswerLimits) -> Answer:
         again=again,
         closer=closer,
         coarser=coarser,
+        threads=limits.threads,
     )
     result = search.search(problem.batch, 0, problem.theta, task.query, task.eps_h)
     value = result.value

@@ -20,7 +20,8 @@ from mssvm.inference.base import Inference
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.search import AnytimeSearch, SearchProgress, SearchResult, Start, Starts, Suggestion
+from mssvm.uai.incumbent import SearchProgress
+from mssvm.uai.search import AnytimeSearch, SearchResult, Start, Starts, Suggestion
 
 InferenceCall = tuple[Batch, Potentials, Query, float, float]
 
@@ -42,7 +43,9 @@ class Anytime:
     mu holds the marginals given the outputs found, computed exactly within ``memory_limit`` bytes. A ``deadline`` is a
     moment of the monotonic clock. Tables have at most ``2**ibound`` entries; where time and memory allow, bounds on the
     whole output space use tables up to ``2**widest`` times as large, and the evaluation of a single assignment tables
-    up to 64 times as large.
+    up to 64 times as large. With several
+    ``threads`` one proves and the others search locally and help it; ``report`` is called on any of them, one after the
+    other.
     """
 
     time_limit: float = 20.0
@@ -56,10 +59,13 @@ class Anytime:
     again: tuple[Inference, ...] = ()
     closer: tuple[Inference, ...] = ()
     coarser: tuple[Inference, ...] = ()
+    threads: int = 1
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):
             raise InputError(f"time_limit must be >= 0 and ibound 1 to 32, got {self.time_limit} and {self.ibound}.")
+        if self.threads < 1:
+            raise InputError(f"threads must be at least 1, got {self.threads}.")
 
     def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> SearchResult:
         """Search for the best outputs of instance b."""

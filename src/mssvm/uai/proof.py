@@ -6,10 +6,14 @@ incumbent are removed, then states that arc consistency rules out without them; 
 more states fall, the part is split at the output whose states, tried one by one, have the lowest bounds. Each child
 begins with the shifts and weights of its parent. A part with far fewer variables than its mini-buckets were built for
 gets new ones, which need less splitting of buckets.
+
+Threads share the open parts: each takes one, and puts back its children.
 """
 
 from __future__ import annotations
 
+from copy import copy
+from threading import Lock, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +25,7 @@ from mssvm.engines.native.elimination import PROGRAM, ScoreSweep
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
 if TYPE_CHECKING:
+    from mssvm.uai.local_search import LocalSearch
     from mssvm.uai.search import AnytimeSearch
 
 STATE_BOUNDS = Function(
@@ -41,22 +46,96 @@ STEEPNESS = 8.0
 SWEEPS = 8
 # State removal is repeated while more than this share of the outputs lost a state.
 WORTH_REPEATING = 0.02
+# A thread that finds no part to split searches locally, or waits, for this long.
+IDLE_SECONDS = 0.05
+IDLE_KICKS = 6
+
+
+class MiniBuckets:
+    """Mini-buckets of a proof; every thread that uses them has work memory of its own."""
+
+    def __init__(self, relaxation: Relaxation) -> None:
+        self.program = relaxation.program
+        self._first = relaxation
+        self._of_thread = {get_ident(): relaxation}
+
+    @property
+    def here(self) -> Relaxation:
+        """The mini-buckets of this thread."""
+        thread = get_ident()
+        if thread not in self._of_thread:
+            self._of_thread[thread] = self._first.beside()
+        return self._of_thread[thread]
+
+    @property
+    def n_work(self) -> int:
+        """Numbers in all work memory."""
+        return len(self._of_thread) * self.program.n_work
 
 
 class OpenPart(NamedTuple):
     """A part of the output space that is still to be searched.
 
-    ``left`` masks its states, ``bound`` is an upper bound on its values by ``relaxation`` with ``parameters``.
+    ``left`` masks its states, ``bound`` is an upper bound on its values by ``mini_buckets`` with ``parameters``.
     ``tightened`` is the bound when these parameters were optimised, ``size`` the number of free variables when the
     mini-buckets were built.
     """
 
     left: Bools
     bound: float
-    relaxation: Relaxation
+    mini_buckets: MiniBuckets
     parameters: tuple[Floats, Floats, Floats]
     tightened: float
     size: int
+
+
+class OpenParts:
+    """The parts that are still to be searched: those waiting, and one for every thread that is splitting one."""
+
+    def __init__(self, root: OpenPart) -> None:
+        self.waiting = [root]
+        self.taken: list[OpenPart] = []
+        self.n_threads = 1
+        self._lock = Lock()
+
+    @property
+    def done(self) -> bool:
+        with self._lock:
+            return not (self.waiting or self.taken)
+
+    def join(self) -> None:
+        """One more thread takes parts."""
+        with self._lock:
+            self.n_threads += 1
+
+    def take(self, memory_limit: int) -> OpenPart | None:
+        """The waiting part with the highest bound, or the last one where memory is short; None if none waits."""
+        with self._lock:
+            if not self.waiting:
+                return None
+            best = len(self.waiting) - 1
+            if 2 * self._n_bytes() <= memory_limit:
+                best = max(range(len(self.waiting)), key=lambda k: self.waiting[k].bound)
+            part = self.waiting.pop(best)
+            self.taken.append(part)
+            return part
+
+    def replace(self, part: OpenPart, children: list[OpenPart]) -> float:
+        """Let the children, in the order of their bounds, take the part's place; returns the highest bound of all."""
+        with self._lock:
+            self.taken = [other for other in self.taken if other is not part]
+            self.waiting += children
+            return max((other.bound for other in (*self.waiting, *self.taken)), default=-np.inf)
+
+    def n_bytes(self, *more: OpenPart) -> int:
+        """Memory of all mini-buckets in use, which several parts may share, and of work on the largest of them."""
+        with self._lock:
+            return self._n_bytes(*more)
+
+    def _n_bytes(self, *more: OpenPart) -> int:
+        in_use = {part.mini_buckets for part in (*self.waiting, *self.taken, *more)}
+        largest = max((mini_buckets.program.n_work for mini_buckets in in_use), default=0)
+        return 8 * sum(mini_buckets.n_work for mini_buckets in in_use) + 8 * 3 * largest * self.n_threads
 
 
 class Proof:
@@ -67,42 +146,56 @@ class Proof:
 
     def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search = search
+        self.entries = search.proof_entries
         root = OpenPart(
             left=search.instance.unary > -np.inf,
             bound=search.upper,
-            relaxation=relaxation,
+            mini_buckets=MiniBuckets(relaxation),
             parameters=relaxation.parameters,
             tightened=search.upper,
             size=_n_free(search.instance),
         )
-        self.parts = [root]
+        self.parts = OpenParts(root)
+
+    def beside(self, search: AnytimeSearch) -> Proof:
+        """The same proof on another thread, with that thread's search."""
+        other = copy(self)
+        other.search = search
+        self.parts.join()
+        return other
 
     @property
     def done(self) -> bool:
-        return not self.parts
+        """Whether no part waits; other threads may still be splitting theirs."""
+        return not self.parts.waiting
 
     @property
     def _unary_ptr(self) -> Ints:
         return self.search.instance.topology.unary_ptr
 
     def run(self, deadline: float) -> None:
-        """Continue until the deadline, by at least one part."""
+        """Continue until the deadline, by at least one part; at once where no part waits."""
         search = self.search
         search.phase = "prove"
-        while self.parts:
-            children = self._split(self._next())
-            promising = [part for part in children if part.bound > search.threshold]
-            self.parts += sorted(promising, key=lambda part: part.bound)
-            search.improve_upper(max([search.threshold, *(part.bound for part in self.parts)]))
+        while part := self.parts.take(search.memory_limit):
+            children = self._split(part)
+            threshold = search.threshold
+            promising = [child for child in children if child.bound > threshold]
+            bound = self.parts.replace(part, sorted(promising, key=lambda child: child.bound))
+            search.improve_upper(max(search.threshold, bound))
             if search.out_of_time(deadline):
                 return
 
-    def _next(self) -> OpenPart:
-        """Take the part with the highest bound, or the last one where memory is short."""
-        if 2 * self._n_bytes() > self.search.memory_limit:
-            return self.parts.pop()
-        best = max(range(len(self.parts)), key=lambda k: self.parts[k].bound)
-        return self.parts.pop(best)
+    def run_with(self, local_search: LocalSearch) -> None:
+        """Continue to the end of the search, in turns with local search, which has all the time while no part waits."""
+        search = self.search
+        while True:
+            search.alternate(self, local_search, search.deadline)
+            if self.parts.done or search.ended:
+                return
+            began = monotonic()
+            local_search.run(began + IDLE_SECONDS, IDLE_KICKS)
+            search.stopping.wait(max(began + IDLE_SECONDS - monotonic(), 0.0))
 
     def _split(self, part: OpenPart) -> list[OpenPart]:
         """The children of a part that may hold better outputs than the incumbent; the part itself if time is up."""
@@ -126,7 +219,7 @@ class Proof:
         search = self.search
         while part.bound > search.threshold:
             bounds = np.full(len(part.left), np.inf)
-            state_bounds(part.relaxation.sweep, self._unary_ptr, bounds)
+            state_bounds(part.mini_buckets.here.sweep, self._unary_ptr, bounds)
             removed = part.left & (bounds <= search.threshold)
             left = search.support.states_left(within=part.left & ~removed)
             if left is None:
@@ -140,7 +233,7 @@ class Proof:
     def _run(self, part: OpenPart) -> OpenPart:
         """The part with its bound by the mini-buckets as they are."""
         self._load(part, part.left)
-        return self._with_bound(part, part.relaxation.run())
+        return self._with_bound(part, part.mini_buckets.here.run())
 
     def _tighten(self, part: OpenPart) -> OpenPart | None:
         """The part with optimised parameters of its mini-buckets; None if that is not due."""
@@ -148,8 +241,9 @@ class Proof:
         if part.bound - threshold > TIGHTEN * (part.tightened - threshold):
             return None
         self._load(part, part.left)
-        bound = part.relaxation.improve(ITERATIONS, self.search.deadline, threshold, warm_start=True)
-        part = part._replace(parameters=part.relaxation.parameters, tightened=bound)
+        relaxation = part.mini_buckets.here
+        bound = relaxation.improve(ITERATIONS, self.search.deadline, threshold, warm_start=True)
+        part = part._replace(parameters=relaxation.parameters, tightened=bound)
         return self._with_bound(part, bound)
 
     def _renew(self, part: OpenPart) -> OpenPart | None:
@@ -157,23 +251,18 @@ class Proof:
         search = self.search
         instance = search.support.narrowed(part.left)
         size = _n_free(instance)
-        if size >= RENEW * part.size or self._n_bytes(part) > search.memory_limit:
+        if size >= RENEW * part.size or self.parts.n_bytes(part) > search.memory_limit:
             return None
-        relaxation = best_relaxation(instance, search.proof_entries, search.eps_h, search.rng, search.deadline)
+        relaxation = best_relaxation(instance, self.entries, search.eps_h, search.rng, search.deadline)
         bound = relaxation.improve(NEW_ITERATIONS, search.deadline, search.threshold)
         if bound >= part.bound:
             return self._run(part)._replace(size=size)
-        renewed = OpenPart(part.left, part.bound, relaxation, relaxation.parameters, bound, size)
+        renewed = OpenPart(part.left, part.bound, MiniBuckets(relaxation), relaxation.parameters, bound, size)
         return self._with_bound(renewed, bound)
-
-    def _n_bytes(self, *more: OpenPart) -> int:
-        """Memory of all mini-buckets in use, which several parts may share, and of work on the largest of them."""
-        work = {id(part.relaxation): part.relaxation.program.n_work for part in (*self.parts, *more)}
-        return 8 * sum(work.values()) + 8 * 3 * max(work.values(), default=0)
 
     def _load(self, part: OpenPart, left: Bools) -> None:
         """Set the part's mini-buckets to its parameters and the states ``left``."""
-        relaxation = part.relaxation
+        relaxation = part.mini_buckets.here
         relaxation.instance = self.search.support.narrowed(left)
         relaxation.load(relaxation.instance.states)
         relaxation.parameters = part.parameters
@@ -181,8 +270,9 @@ class Proof:
     def _with_bound(self, part: OpenPart, bound: float) -> OpenPart:
         """The part with its bound; the outputs that the bound suggests are offered to the search."""
         if bound > self.search.threshold:
-            states = part.relaxation.instance.states.copy()
-            part.relaxation.decode(states)
+            relaxation = part.mini_buckets.here
+            states = relaxation.instance.states.copy()
+            relaxation.decode(states)
             self.search.offer(states)
         return part._replace(bound=min(bound, part.bound))
 
@@ -213,7 +303,7 @@ class Proof:
         below = np.where(part.left, np.minimum(bounds - part.bound, 0.0), 0.0)
         weight = np.where(part.left, np.exp(below * STEEPNESS / gap), 0.0)
         score = np.array([weight[unary_ptr[v] : unary_ptr[v + 1]].sum() for v in outputs])
-        copies = np.bincount(part.relaxation.program.var, minlength=len(unary_ptr) - 1)[outputs]
+        copies = np.bincount(part.mini_buckets.program.var, minlength=len(unary_ptr) - 1)[outputs]
         low_bounds = np.argsort(score, kind="stable")[:TRIALS]
         most_copies = np.argsort(-copies, kind="stable")[:TRIALS]
         candidates: Ints = outputs[np.unique(np.append(low_bounds, most_copies))]
@@ -229,7 +319,7 @@ class Proof:
         if left is None:
             return None
         self._load(part, left)
-        return part._replace(left=left, bound=min(part.bound, part.relaxation.run()))
+        return part._replace(left=left, bound=min(part.bound, part.mini_buckets.here.run()))
 
 
 def best_relaxation(

@@ -11,6 +11,8 @@
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
     prove       the same over parts of the output space, with new bounds in each (``Proof``)
 
+With several threads (``Portfolio``) local search goes on beside all of these, from the first bound on.
+
 Tables have at most ``2**ibound`` entries, with two exceptions: if time and memory allow, bounds on the whole output
 space use up to ``2**(ibound + widest)``, and a single assignment is evaluated in up to ``2**(ibound + 6)``. A search
 that branches to the end has proved its incumbent optimal.
@@ -19,7 +21,9 @@ that branches to the end has proved its incumbent optimal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
+from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,18 +33,17 @@ from mssvm.core.arrays import Ints
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.uai.branching import BranchAndBound
 from mssvm.uai.enumeration import Enumeration
+from mssvm.uai.incumbent import Incumbent, Valued
 from mssvm.uai.layered_search import LayeredSearch
 from mssvm.uai.layers import layers_of
 from mssvm.uai.local_search import LocalSearch
+from mssvm.uai.portfolio import Portfolio
 from mssvm.uai.proof import Proof, best_relaxation
 from mssvm.uai.quick_bound import quick_bound
 from mssvm.uai.support import Support
 
 if TYPE_CHECKING:
     from mssvm.uai.anytime import Anytime
-
-# Two values count as equal within this share of their size.
-TOLERANCE = 1e-9
 
 # Table sizes, as powers of two relative to the limit 2**ibound.
 FIRST_BOUND_SHIFT = 4  # the first bound has tables smaller by this
@@ -109,21 +112,6 @@ class Starts:
 Exhaustive = BranchAndBound | Proof | Enumeration | LayeredSearch
 
 
-@dataclass(frozen=True)
-class SearchProgress:
-    """State of a search, reported whenever one of its bounds improves.
-
-    ``states`` are the incumbent's; ``evaluated`` says that ``lower`` is their exact value.
-    """
-
-    seconds: float
-    lower: float
-    upper: float
-    phase: str
-    states: Ints
-    evaluated: bool
-
-
 @dataclass(frozen=True, eq=False)
 class SearchResult:
     """Outcome of a search: ``states`` of the outputs (hidden: -1), their value, and an upper bound on any value.
@@ -153,32 +141,34 @@ class AnytimeSearch:
         self.eps_h = eps_h
         self.entries = 1 << settings.ibound
         self.proof_entries = max(2, self.entries >> PROOF_SHIFT)
-        self.wide_entries = max(self.entries, min(self.entries << EVALUATION_SHIFT, settings.memory_limit >> 6))
+        memory_of_thread = settings.memory_limit // settings.threads
+        self.wide_entries = max(self.entries, min(self.entries << EVALUATION_SHIFT, memory_of_thread >> 6))
         self.widest = settings.widest
         self.starts = starts or Starts()
         self.later: tuple[Start, ...] = ()  # starts that are offered if bounds stay far apart
-        self.report = settings.report
         self.memory_limit = settings.memory_limit
+        self.seed = settings.seed
         self.rng = np.random.default_rng(settings.seed)
         self.began = monotonic()
         self.deadline = min(self.began + settings.time_limit, settings.deadline)
 
+        self.portfolio = Portfolio(self, settings.threads)
+        self.helped = False  # other threads search locally, so that this one need not
+        self.stopping = Event()
+
         self.phase = "support"
-        self.lower = -np.inf
-        self.upper = np.inf
-        self.evaluated = False
-        self.highest_estimate = -np.inf  # highest estimate for outputs that could not be evaluated exactly
         self.layered: LayeredSearch | None = None
         self.runners_up: list[tuple[float, Ints]] = []
 
         self.support = Support(instance)
         possible = self.support.states_left()
-        if possible is None:
-            self.upper = -np.inf
-        else:
+        if possible is not None:
             self.support = Support(self.support.narrowed(possible))
         self.instance = self.support.instance
-        self.best = np.where(self.instance.clamped, self.instance.states, 0)
+        first = np.where(self.instance.clamped, self.instance.states, 0)
+        self.incumbent = Incumbent(first, self.instance.output, self.began, settings.report)
+        if possible is None:
+            self.incumbent.upper = -np.inf
         self.outputs = sum(1 << int(v) for v in self.instance.free[1])
         self.orders = [self._first_order(settings)]
         outputs_given = replace(self.instance, clamped=self.instance.clamped | self.instance.output)
@@ -195,25 +185,58 @@ class AnytimeSearch:
             return plain
         return self.instance.order(False, restarts=8, seed=settings.seed)
 
+    def beside(self, number: int) -> AnytimeSearch:
+        """The same search for another thread: the incumbent is shared, random choices and work memory are its own."""
+        other = copy(self)
+        other.rng = np.random.default_rng([self.seed, number])
+        other.evaluator = self.evaluator.beside()
+        other.orders = [*self.orders]
+        other.runners_up = []
+        other.helped = False
+        return other
+
+    @property
+    def best(self) -> Ints:
+        """The incumbent's states."""
+        return self.incumbent.valued.states
+
+    @property
+    def lower(self) -> float:
+        """The incumbent's value."""
+        return self.incumbent.valued.value
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether ``lower`` is exact."""
+        return self.incumbent.valued.evaluated
+
+    @property
+    def upper(self) -> float:
+        """An upper bound on the value of all outputs."""
+        return self.incumbent.upper
+
     @property
     def proven(self) -> bool:
-        return self.evaluated and self.upper <= self.threshold
+        return self.incumbent.proven
 
     @property
     def threshold(self) -> float:
         """A part of the output space whose bound is at most this has no outputs better than the incumbent."""
-        if self.lower == -np.inf:
-            return self.lower
-        return self.lower + TOLERANCE * max(1.0, abs(self.lower))
+        return self.incumbent.valued.threshold
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a proof, or no time for one."""
+        return self.proven or self.out_of_time()
 
     def out_of_time(self, deadline: float = np.inf) -> bool:
-        """Whether the search's deadline or the earlier ``deadline`` has passed."""
-        return monotonic() >= min(deadline, self.deadline)
+        """Whether the search's deadline or the earlier ``deadline`` has passed, or the search is to stop."""
+        return monotonic() >= min(deadline, self.deadline) or self.stopping.is_set()
 
     def run(self) -> SearchResult:
         interrupted = False
         try:
-            self._search()
+            self.portfolio.run(self._search)
         except KeyboardInterrupt:
             interrupted = True
         impossible = self.upper == -np.inf
@@ -247,20 +270,31 @@ class AnytimeSearch:
         if self.upper == -np.inf:
             return
         self._offer_decoded(relaxation)
-        # Messages know little of constraints: with constraints local search comes first.
-        constrained = self.evaluated and bool(self.support.hard.any())
-        if not constrained:
-            self._offer_starts()
+        if self.evaluated:
+            self.portfolio.start()
+        local_search = LocalSearch(self) if self.helped else self.find_outputs()
         if self.lower > -np.inf and not self.evaluated:
             self._tighten(self._relaxation(self.entries), self.deadline, LAST_ITERATIONS)
             return
+        if self.ended:
+            return
+        self._prove(relaxation, local_search)
+
+    def find_outputs(self) -> LocalSearch:
+        """Starts, then local search, which is returned; it has not run if outputs could not be evaluated.
+
+        Messages know little of constraints: with constraints local search comes first.
+        """
+        constrained = self.evaluated and bool(self.support.hard.any())
+        if not constrained:
+            self._offer_starts()
         local_search = LocalSearch(self)
+        if self.lower > -np.inf and not self.evaluated:
+            return local_search
         local_search.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
         if constrained:
             self._offer_starts()
-        if self.proven or self.out_of_time():
-            return
-        self._prove(relaxation, local_search)
+        return local_search
 
     def _search_layers(self) -> None:
         """Search over layers, where the model has them; most plans are proven here."""
@@ -276,28 +310,30 @@ class AnytimeSearch:
         Where constraints leave few outputs, these are searched one by one, without any bound.
         """
         if self.layered is not None:
-            self._alternate(self.layered, local_search, self.deadline)
+            self.alternate(self.layered, local_search, self.deadline)
         self._enumerate(local_search)
-        if self.proven or self.out_of_time():
+        if self.ended:
             return
         began = monotonic()
         self._tighten(relaxation, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS)
         # A tree may take half as long as its bound did; the proof may take all that is left.
         tree_deadline = monotonic() + 0.5 * (monotonic() - began)
-        if not (self.proven or self.out_of_time()):
-            self._alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
-        if not (self.proven or self.out_of_time()):
-            self._offer_later()
-        if not (self.proven or self.out_of_time()):
+        if not self.ended:
+            self.alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
+        if not (self.ended or self.helped):
+            self.offer_later()
+        if not self.ended:
             relaxation = self._widened(relaxation)
-        if not (self.proven or self.out_of_time()):
-            self._alternate(Proof(self, relaxation), local_search, self.deadline)
+        if not self.ended:
+            proof = Proof(self, relaxation)
+            self.portfolio.share(proof)
+            proof.run_with(local_search)
 
     def _enumerate(self, local_search: LocalSearch) -> None:
         """Enumerate the possible outputs if their number, which is an estimate, promises an end in time."""
         enumeration = Enumeration(self)
         if monotonic() + enumeration.expected_seconds() < self.deadline:
-            self._alternate(enumeration, local_search, self.deadline)
+            self.alternate(enumeration, local_search, self.deadline)
 
     def _widened(self, relaxation: Relaxation) -> Relaxation:
         """The relaxation, optimised further, or one with larger tables whose bound is lower.
@@ -379,7 +415,7 @@ class AnytimeSearch:
             any_exact |= self._offer_start(start)[1]
         return any_exact
 
-    def _offer_later(self) -> None:
+    def offer_later(self) -> None:
         """The starts that follow the first only where bounds stay far apart."""
         if self.upper - self.lower > FAR:
             self.phase = "starts"
@@ -387,14 +423,17 @@ class AnytimeSearch:
 
     def _offer_start(self, start: Start) -> tuple[float, bool]:
         """Offer what a start suggests; its value, and whether it is exact. Nothing once time is up."""
-        if self.proven or self.out_of_time():
+        if self.ended:
             return -np.inf, False
         suggestion = start(min(self.deadline - monotonic(), START_SHARE * (self.deadline - self.began)))
         value = self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, suggestion.states))
         return value, suggestion.exact
 
-    def _alternate(self, tree: Exhaustive, local_search: LocalSearch, deadline: float) -> None:
-        """Slices of a tree or proof and of local search in turn, until one ends the search or time is up."""
+    def alternate(self, tree: Exhaustive, local_search: LocalSearch, deadline: float) -> None:
+        """Slices of a tree or proof and of local search in turn, until one ends the search or time is up.
+
+        Where other threads search locally, the tree has all of the time.
+        """
         stale = 0
         while not (self.proven or tree.done or self.out_of_time(deadline)):
             before = self.lower
@@ -402,7 +441,7 @@ class AnytimeSearch:
             began = monotonic()
             slices = min(1 + stale // 8, 4) if near else 1
             tree.run(began + slices * SLICE_SECONDS)
-            if not tree.done:
+            if not (tree.done or self.helped):
                 share = LOCAL_SHARE_NEAR / (1 + stale // 4) if near else LOCAL_SHARE_FAR / (1 + stale // 8)
                 tree_seconds = monotonic() - began
                 local_search.run(min(deadline, monotonic() + share * tree_seconds), max_kicks=PATIENCE)
@@ -443,17 +482,7 @@ class AnytimeSearch:
         """
         if value is None:
             value, evaluated = self.evaluate(states)
-        # An estimate, which is an upper bound, never replaces an exact value; nor is it forgotten.
-        if not evaluated:
-            self.highest_estimate = max(self.highest_estimate, value)
-        better = (evaluated, value) > (self.evaluated, self.lower)
-        if not better or value == -np.inf:
-            return False
-        self.best = states.copy()
-        self.lower = value
-        self.evaluated = evaluated
-        self._report_progress()
-        return True
+        return self.incumbent.offer(Valued(states.copy(), value, evaluated), self.phase)
 
     def evaluate(self, states: Ints) -> tuple[float, bool]:
         """The value of outputs and whether it is exact: in small tables if possible, else in larger ones."""
@@ -470,14 +499,4 @@ class AnytimeSearch:
 
     def improve_upper(self, upper: float) -> None:
         """Lower the upper bound to ``upper``, but not below the estimate of outputs that were never evaluated."""
-        upper = max(upper, self.highest_estimate)
-        if upper < self.upper:
-            self.upper = upper
-            self._report_progress()
-
-    def _report_progress(self) -> None:
-        if self.report is None:
-            return
-        states = np.where(self.instance.output, self.best, -1)
-        seconds = monotonic() - self.began
-        self.report(SearchProgress(seconds, self.lower, self.upper, self.phase, states, self.evaluated))
+        self.incumbent.improve_upper(upper, self.phase)

@@ -11,6 +11,7 @@ the bound tight: shifts by moment matching on the way, then shifts and weights t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
@@ -115,6 +116,14 @@ class Relaxation:
         self.sweep = ScoreSweep(self.program)
         self.work = self.sweep.work
         self.load(instance.states)
+
+    def beside(self) -> Relaxation:
+        """The same mini-buckets for another thread, in memory of their own, without the shifts."""
+        other = copy(self)
+        other.sweep = ScoreSweep(self.program)
+        other.work = other.sweep.work
+        other.load(self.instance.states)
+        return other
 
     @cached_property
     def split(self) -> Ints:
