@@ -104,6 +104,33 @@ def test_json_answers(files: Path, capsys: pytest.CaptureFixture[str], task: str
         assert np.allclose(found, marginals, atol=1e-9 if answer["exact"] else 0.2)
 
 
+@pytest.mark.parametrize("jobs", ["1", "2", "4", "-1"])
+def test_any_number_of_threads_gives_the_same_proven_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: str
+) -> None:
+    """A chain of cliques, which elimination solves; the search's progress is monotone and told in order."""
+    rng = np.random.default_rng(5)
+    scopes = tuple((i, j) for i in range(24) for j in range(max(0, i - 4), i))
+    tables = tuple(np.exp(rng.normal(size=4)) for _ in scopes)
+    write_uai(tmp_path / "m.uai", UaiModel((2,) * 24, scopes, tables))
+    write_query(tmp_path / "m.query", list(range(0, 24, 2)))
+    arguments = ["infer", str(tmp_path / "m.uai"), "--task", "MMAP", "--query", str(tmp_path / "m.query"), "--json"]
+    assert main([*arguments, "--method", "exact"]) == 0
+    truth = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--method", "bp", "--time-limit", "30", "--progress", "--jobs", jobs]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    told = [json.loads(line) for line in err.splitlines()]
+    lower = [t["lower_bound_ln"] for t in told if t["lower_bound_ln"] is not None]
+    upper = [t["upper_bound_ln"] for t in told if t["upper_bound_ln"] is not None]
+    assert answer["exact"] and answer["value_ln"] == pytest.approx(truth["value_ln"])
+    assert answer["assignment"] == truth["assignment"]
+    assert lower == sorted(lower) and upper == sorted(upper, reverse=True)
+    seconds = [t["seconds"] for t in told]
+    assert seconds == sorted(seconds) and min(seconds) > 0.0
+    assert max(lower) <= truth["value_ln"] + 1e-9 and min(upper) >= truth["value_ln"] - 1e-9
+
+
 def test_uai_solution_formats(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for task in TASKS:
         assert main(command(files, task)) == 0
@@ -135,7 +162,8 @@ def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("task", "method"), [("MMAP", "auto"), ("MMAP", "bound"), ("MAP", "bp"), ("PR", "bp"), ("MAR", "bound")]
 )
-def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str) -> None:
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str, jobs: str) -> None:
     """The whole process, imports and all; where kernels must be compiled first, another answer is early enough."""
     rng = np.random.default_rng(0)
     at = np.arange(3600).reshape(60, 60)
@@ -147,7 +175,8 @@ def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str)
     more = ["--query", str(tmp_path / "m.query")] if task == "MMAP" else []
     command = [sys.executable, "-m", "mssvm", "infer", str(tmp_path / "m.uai"), "--task", task, "--method", method]
     began = monotonic()
-    done = subprocess.run([*command, "--time-limit", "3", "--json", *more], capture_output=True, text=True)
+    limits = ["--time-limit", "3", "--jobs", jobs]
+    done = subprocess.run([*command, *limits, "--json", *more], capture_output=True, text=True)
     assert monotonic() - began < 4.0
     assert done.returncode == 0 and not done.stderr
     answer = json.loads(done.stdout)
@@ -156,13 +185,14 @@ def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str)
 
 
 @pytest.mark.slow
-def test_ctrl_c_prints_the_best_so_far(files: Path) -> None:
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_ctrl_c_prints_the_best_so_far(files: Path, jobs: str) -> None:
     """At whatever time: compiling, searching, or in a kernel."""
     n = 60
     scopes = tuple((i, j) for i in range(n) for j in range(i))
     tables = tuple(np.exp(np.random.default_rng(0).normal(size=(len(scopes), 4))))
     write_uai(files / "m.uai", UaiModel((2,) * n, scopes, tables))
-    started = [sys.executable, "-m", "mssvm", *command(files, "MMAP", "--json")]
+    started = [sys.executable, "-m", "mssvm", *command(files, "MMAP", "--json", "--jobs", jobs)]
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(started, stdout=subprocess.PIPE, text=True, **heard) as process:  # type: ignore[call-overload]
         sleep(4.0)
@@ -197,6 +227,7 @@ def test_interrupting_prints_the_best_so_far(
         (["infer", "{m}", "--task", "PR", "--method", "magic"], "magic"),
         (["infer", "{m}", "--task", "PR", "--time-limit", "-1"], "--time-limit"),
         (["infer", "{m}", "--task", "PR", "--memory-limit", "inf"], "finite"),
+        (["infer", "{m}", "--task", "MAP", "--jobs", "0"], "threads"),
         (["infer", "{m}"], "--task"),
         (["infer", "{m}", "--task", "MAP", "--evid", "{z}"], "no assignment has positive probability"),
         (["conjure"], "conjure"),

@@ -21,6 +21,7 @@ from mssvm.core.progress import ProgressLine
 from mssvm.core.stopping import began
 from mssvm.engines import thread_count
 from mssvm.uai import Answer, AnswerLimits, SearchProgress, UaiTask, answer, read_evidence, read_model, read_query
+from mssvm.uai.portfolio import MOST_THREADS
 
 MARGIN = 64 << 20  # bytes beyond the limit for threads, and for libraries that are still to be loaded
 STACK = 16 << 20  # bytes beyond the limit for each thread of a search
@@ -77,7 +78,7 @@ def infer(
             memory_limit=int(memory_limit * (1 << 30)),
             seed=seed,
             report=lambda progress: line.say(_describe(progress)),
-            threads=thread_count(jobs),
+            threads=min(thread_count(jobs), MOST_THREADS),
         )
         with _memory_limit(limits.memory_limit + STACK * (limits.threads - 1)):
             result = _answer_in_time(asked, method, limits, _progress_printer(json_output) if progress else None)

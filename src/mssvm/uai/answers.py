@@ -181,7 +181,8 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
 
     keep = limits.keep
     if keep is not None:
-        limits = replace(limits, keep=lambda candidate: keep(to_asked(candidate)))
+        better = _BestSoFar()
+        limits = replace(limits, keep=lambda candidate: keep(to_asked(better(candidate))))
         _keep_first_assignments(task, limits)
     result = to_asked(_with_quick_bound(METHODS[method](task, limits), task))
     if result.value > -np.inf:
@@ -189,6 +190,27 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     if result.exact or result.upper == -np.inf:
         raise InfeasibleError("no assignment has positive probability under this model and evidence.")
     raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
+
+
+class _BestSoFar:
+    """The better of an assignment and those before it, with the lowest upper bound.
+
+    A search begins with assignments of its own, which may be worse than one that is kept already. Estimates are not
+    compared; nor are answers without an assignment, whose bounds are those of a sum.
+    """
+
+    def __init__(self) -> None:
+        self.best: Answer | None = None
+
+    def __call__(self, found: Answer) -> Answer:
+        best = self.best
+        if found.states is None or np.isnan(found.lower):
+            return found
+        if best is not None:
+            upper = float(np.fmin(best.upper, found.upper))
+            found = replace(max(best, found, key=lambda candidate: candidate.lower), upper=upper)
+        self.best = found
+        return found
 
 
 def _with_quick_bound(result: Answer, task: UaiTask) -> Answer:

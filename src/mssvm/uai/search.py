@@ -280,6 +280,11 @@ class AnytimeSearch:
             return
         self._prove(relaxation, local_search)
 
+    @property
+    def _first_deadline(self) -> float:
+        """The end of local search before bounds."""
+        return self.began + FIRST_SHARE * (self.deadline - self.began)
+
     def find_outputs(self) -> LocalSearch:
         """Starts, then local search, which is returned; it has not run if outputs could not be evaluated.
 
@@ -291,7 +296,7 @@ class AnytimeSearch:
         local_search = LocalSearch(self)
         if self.lower > -np.inf and not self.evaluated:
             return local_search
-        local_search.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        local_search.run(self._first_deadline, max_kicks=3)
         if constrained:
             self._offer_starts()
         return local_search
@@ -318,6 +323,8 @@ class AnytimeSearch:
         self._tighten(relaxation, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS)
         # A tree may take half as long as its bound did; the proof may take all that is left.
         tree_deadline = monotonic() + 0.5 * (monotonic() - began)
+        if self.helped:  # a tree ends soon once the helpers have found the best outputs
+            tree_deadline = max(tree_deadline, self._first_deadline)
         if not self.ended:
             self.alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
         if not (self.ended or self.helped):
