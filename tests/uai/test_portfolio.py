@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import pytest
 
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
+from mssvm.core.threads import QUICK_SWITCHES, SWITCH_SECONDS
 from mssvm.core.topology import Batch
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
@@ -87,6 +89,7 @@ def test_bounds_that_threads_share_only_improve_and_enclose_the_optimum(threads:
     assert len(told) == len(lower)
 
 
+@pytest.mark.slow
 def test_threads_in_turn_prove_the_optimum() -> None:
     """Every part is split by another thread, in memory of its own; the bound counts the parts that others have."""
     turns = 0
@@ -295,3 +298,42 @@ def test_a_search_for_an_instance_without_outputs_ends_with_any_number_of_thread
 
 def _value(batch: Batch, theta: Potentials, query: Query) -> float:
     return Anytime(ibound=3, threads=2).search(batch, 0, theta, query, 1.0).value
+
+
+def test_later_helpers_walk_and_leave_conditioning_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conditioning runs Python, for which all threads would wait."""
+    walking: dict[str, bool] = {}
+    run = LocalSearch.run
+
+    def watched(self: LocalSearch, deadline: float, max_kicks: int) -> None:
+        walking.setdefault(current_thread().name, not self.conditionable)
+        run(self, deadline, max_kicks)
+
+    monkeypatch.setattr(LocalSearch, "run", watched)
+    batch, theta, query = grid(np.random.default_rng(4), 12, 12)
+    Anytime(time_limit=1.0, ibound=8, threads=5).search(batch, 0, theta, query, 1.0)
+    wait_for_helpers()
+    assert {name: walks for name, walks in walking.items() if name.startswith(HELPER)} == {
+        "mssvm-search-1": False,
+        "mssvm-search-2": False,
+        "mssvm-search-3": True,
+        "mssvm-search-4": True,
+    }
+
+
+def test_threads_switch_quickly_while_a_search_has_several() -> None:
+    before = sys.getswitchinterval()
+    seen: set[float] = set()
+    batch, theta, query = grid(np.random.default_rng(4), 4, 4)
+    for threads in (1, 2):
+        seen.clear()
+        told = Anytime(ibound=3, threads=threads, report=lambda _: seen.add(sys.getswitchinterval()))
+        told.search(batch, 0, theta, query, 1.0)
+        (interval,) = seen
+        assert interval == pytest.approx(before if threads == 1 else SWITCH_SECONDS)
+        assert sys.getswitchinterval() == before
+    with QUICK_SWITCHES:
+        with QUICK_SWITCHES:
+            pass
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    assert sys.getswitchinterval() == before

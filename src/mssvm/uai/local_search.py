@@ -53,7 +53,7 @@ class LocalSearch:
         self.short_regions = 0  # regions that short cycles have still to make before the next long one
         self.walk_share = WALK_SHARES[WALK]
         self.seconds = [0.0, 0.0]  # time spent on each way
-        self.conditionable = True  # False once conditioning has found no set of outputs to hold
+        self.conditionable = search.conditions  # False once conditioning has found no set of outputs to hold
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` kicks in a row led to nothing better."""

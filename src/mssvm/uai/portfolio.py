@@ -1,7 +1,7 @@
 """Helper threads of a search, which share its incumbent, its bound and the open parts of its proof.
 
 The search's own thread makes bounds and proves. Helpers, each with random choices of its own, search locally and, once
-there is a proof with parts to spare, share their time between these and local search; the first helper also asks the
+there is a proof with parts to spare, share their time between these and local search; the first one also asks the
 starts. Native calls, in which nearly all of the time is spent, run side by side.
 
 The first thread that proves the incumbent ends them all. An error of a helper ends the search, which raises it.
@@ -16,7 +16,7 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from mssvm.core.threads import ONE_BLAS_THREAD
+from mssvm.core.threads import ONE_BLAS_THREAD, QUICK_SWITCHES
 from mssvm.uai.local_search import LocalSearch
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # More threads than this would mostly wait for the interpreter.
 MOST_THREADS = 16
+# Conditioning is mostly Python, which one thread runs at a time: this number of helpers condition, the others walk.
+MOST_CONDITIONING = 2
 # Local search before a helper looks again for a proof; a helper without anything to do waits PAUSE_SECONDS.
 SLICE_SECONDS = 0.25
 MOST_KICKS = 6
@@ -48,7 +50,7 @@ class Portfolio:
         if not self.n_helpers:
             work()
             return
-        with ONE_BLAS_THREAD:
+        with ONE_BLAS_THREAD, QUICK_SWITCHES:
             try:
                 work()
             finally:
@@ -56,12 +58,13 @@ class Portfolio:
         if self._errors:
             raise self._errors[0]
 
-    def start(self) -> None:
-        """Start the helpers; they search locally until ``share`` gives them a proof."""
+    def start(self, ask: bool) -> None:
+        """Start the helpers, which search locally until ``share`` gives them a proof; one asks the starts before."""
         self.search.helped = self.n_helpers > 0
         for number in range(1, self.n_helpers + 1):
             search = self.search.beside(number)
-            help_in_context = partial(copy_context().run, self._help, search, number == 1)
+            search.conditions = number <= MOST_CONDITIONING
+            help_in_context = partial(copy_context().run, self._help, search, ask and number == 1)
             thread = Thread(target=help_in_context, name=f"mssvm-search-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -70,16 +73,16 @@ class Portfolio:
         """Let the helpers take part in this proof."""
         self.proof = proof
 
-    def _help(self, search: AnytimeSearch, first: bool) -> None:
-        """The work of one helper; the ``first`` asks the starts, when a search without helpers would."""
+    def _help(self, search: AnytimeSearch, ask: bool) -> None:
+        """The work of one helper, which may ``ask`` the starts when a search without helpers would."""
         try:
-            local_search = search.find_outputs() if first else LocalSearch(search)
+            local_search = search.find_outputs() if ask else LocalSearch(search)
             while self.proof is None and not search.ended:
                 began = monotonic()
                 local_search.run(began + SLICE_SECONDS, MOST_KICKS)
                 if monotonic() - began < PAUSE_SECONDS:
                     search.stopping.wait(PAUSE_SECONDS)
-            if first and not search.ended:
+            if not search.ended:
                 search.offer_later()
             if self.proof is not None:
                 self.proof.beside(search).run_with(local_search)

@@ -154,6 +154,7 @@ class AnytimeSearch:
 
         self.portfolio = Portfolio(self, settings.threads)
         self.helped = False  # other threads search locally, so that this one need not
+        self.conditions = True  # whether local search may condition
         self.stopping = Event()
 
         self.phase = "support"
@@ -186,12 +187,16 @@ class AnytimeSearch:
         return self.instance.order(False, restarts=8, seed=settings.seed)
 
     def beside(self, number: int) -> AnytimeSearch:
-        """The same search for another thread: the incumbent is shared, random choices and work memory are its own."""
+        """The same search for another thread: the incumbent is shared, random choices and work memory are its own.
+
+        The first one has the starts that may follow later.
+        """
         other = copy(self)
         other.rng = np.random.default_rng([self.seed, number])
         other.evaluator = self.evaluator.beside()
         other.orders = [*self.orders]
         other.runners_up = []
+        other.later = self.later if number == 1 else ()
         other.helped = False
         return other
 
@@ -271,13 +276,15 @@ class AnytimeSearch:
             return
         self._offer_decoded(relaxation)
         if self.evaluated:
-            self.portfolio.start()
+            self.portfolio.start(ask=True)
         local_search = LocalSearch(self) if self.helped else self.find_outputs()
         if self.lower > -np.inf and not self.evaluated:
             self._tighten(self._relaxation(self.entries), self.deadline, LAST_ITERATIONS)
             return
         if self.ended:
             return
+        if not self.helped:
+            self.portfolio.start(ask=False)
         self._prove(relaxation, local_search)
 
     @property
