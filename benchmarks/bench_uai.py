@@ -73,15 +73,15 @@ PROCESSOR_CLOCK = (
     "import resource, time; usage = resource.getrusage; who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN); "
     "time.monotonic = lambda: sum(sum(usage(w)[:2]) for w in who); "
 )
-# The same with several threads, as if each had a core: the processor time of all threads but a search's helpers, or an
-# equal share of all processor time, whichever is more.
+# The same with several threads, as if each had a core: the processor time of the threads that are there without
+# helpers, or an equal share of all processor time, whichever is more.
 SHARED_PROCESSOR_CLOCK = """
 import resource, threading, time
 usage, who = resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 latest = [0.0]
 def processor_time():
-    own = [t.ident for t in threading.enumerate() if not t.name.startswith("mssvm-search")]
-    alone = sum(time.clock_gettime(time.pthread_getcpuclockid(i)) for i in own)
+    own = [t.ident for t in threading.enumerate() if t.name in ("MainThread", "mssvm-command")]
+    alone = sum(time.clock_gettime(time.pthread_getcpuclockid(i)) for i in own if i is not None)
     latest[0] = max(latest[0], alone, sum(sum(usage(w)[:2]) for w in who) / {threads})
     return latest[0]
 time.monotonic = processor_time

@@ -16,7 +16,7 @@ import pytest
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.threads import QUICK_SWITCHES, SWITCH_SECONDS
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
@@ -26,6 +26,7 @@ from mssvm.uai.incumbent import Incumbent, SearchProgress, Valued
 from mssvm.uai.local_search import LocalSearch
 from mssvm.uai.proof import MiniBuckets, OpenPart, OpenParts, Proof
 from mssvm.uai.search import AnytimeSearch
+from mssvm.uai.support import Support
 from uai.test_anytime import grid
 
 HELPER = "mssvm-search-"
@@ -337,3 +338,22 @@ def test_threads_switch_quickly_while_a_search_has_several() -> None:
             pass
         assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     assert sys.getswitchinterval() == before
+
+
+def test_helpers_also_begin_without_possible_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle of copy constraints in which neither the constraint search nor mini-buckets find anything possible."""
+    n = 12
+    batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
+    theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
+    query = Query.of(batch, np.arange(n) % 3 != 0)
+    monkeypatch.setattr(Support, "find", lambda *_, **__: None)
+    monkeypatch.setattr(Support, "greedy", lambda _: np.arange(n) % 2)
+    monkeypatch.setattr(AnytimeSearch, "_offer_decoded", lambda *_: None)
+    monkeypatch.setattr(AnytimeSearch, "find_outputs", lambda search: LocalSearch(search))
+    monkeypatch.setattr(AnytimeSearch, "_search_layers", lambda _: None)
+    begun: list[str] = []
+    let_helpers(monkeypatch, lambda: begun.append(current_thread().name))
+    found = Anytime(time_limit=20.0, ibound=3, threads=2).search(batch, 0, theta, query, 1.0)
+    wait_for_helpers()
+    assert set(begun) == {"mssvm-search-1"}
+    assert found.proven and found.value == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])

@@ -93,6 +93,8 @@ class Portfolio:
     def _end(self) -> None:
         self.search.stopping.set()
         deadline = monotonic() + GRACE_SECONDS
-        for thread in self._threads:
-            thread.join(max(deadline - monotonic(), 0.0))
-        self.search.incumbent.close()
+        try:
+            for thread in self._threads:
+                thread.join(max(deadline - monotonic(), 0.0))
+        finally:
+            self.search.incumbent.close()
