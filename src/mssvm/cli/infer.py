@@ -59,7 +59,7 @@ def infer(
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     jobs: Annotated[
         int, typer.Option(help="Threads of the search for MAP and MMAP; negative numbers count back from all cores.")
-    ] = -1,
+    ] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     progress: Annotated[
         bool, typer.Option("--progress", help="Print every better bound on standard error, one per line.")
