@@ -43,9 +43,8 @@ class Anytime:
     mu holds the marginals given the outputs found, computed exactly within ``memory_limit`` bytes. A ``deadline`` is a
     moment of the monotonic clock. Tables have at most ``2**ibound`` entries; where time and memory allow, bounds on the
     whole output space use tables up to ``2**widest`` times as large, and the evaluation of a single assignment tables
-    up to 64 times as large. With several
-    ``threads`` one proves and the others search locally and help it; ``report`` is called on any of them, one after the
-    other.
+    up to 64 times as large. With several ``threads`` one proves and the others search locally and help it; ``report``
+    is called on any of them, one after the other.
     """
 
     time_limit: float = 20.0
