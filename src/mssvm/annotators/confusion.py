@@ -48,7 +48,7 @@ class Annotators(Settings):
     max_iter : int
         Rounds of expectation (true labels given votes and features) and maximisation (tables and weights).
     tol : float
-        Rounds end when no probability of a true label moves by more than this on average.
+        Rounds end when the probabilities of a site move by less than this in all, on average over sites.
 
     >>> crowd = [[{"ann": "B", "bob": "B"}, {"ann": "I", "bob": "O"}, {"ann": "O"}], {"ann": y[1], "cat": y[1]}]
     >>> ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, crowd).predict(X)[0].tolist()

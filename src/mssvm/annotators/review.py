@@ -112,15 +112,15 @@ def _doubts(
     by_site = np.argsort(votes.site, kind="stable")
     site_of = votes.site[by_site]
     out: list[Doubt] = []
-    taken: set[int] = set()
+    reached: set[int] = set()  # sites so far, reported or not
     for site in candidates.tolist():
         if len(out) == n:
             break
         instance = int(np.searchsorted(first_site, site, side="right")) - 1
         inside = range(int(first_site[instance]), int(first_site[instance + 1]))
-        has_taken_neighbour = any(other in inside and other in taken for other in (site - 1, site + 1))
-        taken.add(site)
-        if has_taken_neighbour:
+        beside_reached = any(other in inside and other in reached for other in (site - 1, site + 1))
+        reached.add(site)
+        if beside_reached:
             continue
         given: dict[Hashable, Any] = {}
         for k in by_site[np.searchsorted(site_of, site) : np.searchsorted(site_of, site, side="right")].tolist():

@@ -83,7 +83,8 @@ Decode = Annotated[
 ]
 Classes = Annotated[str | None, typer.Option(help="All classes, separated by commas, if the data may lack some.")]
 MissingLabel = Annotated[
-    str | None, typer.Option(help="A label that stands for a missing one, such as -100; else as the model says.")
+    str | None,
+    typer.Option(help="A label that stands for a missing one, such as -100. In evaluate by default the model's."),
 ]
 Columns = Annotated[
     str | None,

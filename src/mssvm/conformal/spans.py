@@ -57,8 +57,8 @@ class SpanSets:
         self.k = k
 
     def calibrate(self, X: Any, y: Any) -> Self:
-        """Choose the threshold from labelled sequences that training has not seen; spans next to missing tags do not
-        count.
+        """Choose the threshold from labelled sequences that training has not seen; spans whose ends are unknown because
+        of missing tags do not count.
 
         >>> tagger = ms.CRF(ms.Chain()).fit([[{"w": "a"}, {"w": "b"}]] * 4, [["B", "O"]] * 4)
         >>> sets = ms.conformal.SpanSets(tagger, coverage=0.5, k=3)
@@ -159,7 +159,8 @@ class SpanSets:
 
 
 def determined_spans(tags: Sequence[Any]) -> list[tuple[int, int, str]]:
-    """The spans of tags that do not touch a missing tag or a set of candidates, whose ends are therefore known."""
+    """The spans of tags both of whose ends are known: a missing tag or a set of candidates does not follow them, nor
+    precede them unless their first tag is B or S."""
     known = [None if is_missing(tag) or not isinstance(tag, str) else tag for tag in tags]
     found = []
     for start, stop, kind in spans(known):

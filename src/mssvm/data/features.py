@@ -288,7 +288,7 @@ def _is_empty(item: Any) -> bool:
 
 
 def check_finite(matrix: Matrix, ptr: Ints, what: str) -> None:
-    """Raise at the first site whose features hold NaN or inf."""
+    """Raise at the first site whose features hold NaN, inf or a number beyond ``LARGEST``."""
     values = matrix.data if sparse.issparse(matrix) else matrix
     finite = np.isfinite(values)
     if finite.all():

@@ -135,7 +135,7 @@ class LabelVocabulary:
         """The classes of ``y`` in sorted order, or those given in the given order.
 
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid. With
-        ``places`` errors name instance and site; without, y is a list of labels that has no instances.
+        ``places`` errors name instance and site; without, they do not, as y was derived from the user's labels.
         """
         if classes is None:
             found = labels_of(y, depth, missing_label)

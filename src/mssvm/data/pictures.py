@@ -113,7 +113,7 @@ def _smoothed(colours: Floats, width: float, order: tuple[int, int] = (0, 0)) ->
 
 
 def _outline(colours: Floats, width: float) -> Floats:
-    """Length of the gradient over all colours, in units of colour on the length ``width`` (half a pixel at least)."""
+    """Length of the gradient of all colours: their change over a distance of ``width`` (half a pixel at least)."""
     width = max(width, 0.5)
     down = _smoothed(colours, width, (1, 0))
     right = _smoothed(colours, width, (0, 1))

@@ -16,7 +16,7 @@ from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options, read_parts
 from mssvm.data.readers.read import DEFAULT
 
-AT_ONCE = 500  # instances of a shard in memory while it is read
+AT_ONCE = 500  # instances of a file in memory while it is read
 Loader = Callable[[], Any]
 
 
@@ -30,7 +30,7 @@ class Shard:
     version: str = ""
 
     def parts(self) -> Iterator[Dataset]:
-        """The instances, ``AT_ONCE`` at a time."""
+        """The instances: those of a file ``AT_ONCE`` at a time, those of a function together."""
         if isinstance(self.source, str):
             yield from read_parts(self.source, AT_ONCE, self.options)
             return

@@ -17,7 +17,7 @@ def as_array(value: Any) -> Any:
     if not is_tensor(value):
         return value
     host = value.detach().cpu()
-    if str(host.dtype) in ("torch.bfloat16", "torch.float16"):  # NumPy lacks the first, and computes in the second
+    if str(host.dtype) in ("torch.bfloat16", "torch.float16"):  # NumPy lacks bfloat16, and would compute in half
         host = host.float()
     return np.asarray(host.numpy())
 

@@ -23,8 +23,8 @@ def words(
     """Named features of the words of sentences; ``X`` for any estimator on chains.
 
     Of every token: the word in lower case (``w=``), its first and last letters (``pre2=``, ``suf3=``), its ``shape``
-    (``Xx9-``) and its further columns (``c1=``); of the ``window`` tokens on either side, one ``<`` or ``>`` for each
-    step, word and columns, or a mark (``end<``) where the sentence ends.
+    (``Xx9-``) and its further columns (``c1=``); of the ``window`` tokens on either side their word and columns, with a
+    ``<`` or ``>`` for each step (``w<=``, ``c1>>=``), or a mark (``end<``) where the sentence has no such token.
 
     Parameters
     ----------

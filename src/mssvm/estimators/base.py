@@ -220,7 +220,7 @@ class StructuredEstimator(FittedMethods):
             return TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
         from mssvm.estimators.sharded import ShardedTrainingData  # Dask is imported only when used
 
-        if not (y is sample_weight is allowed is None):
+        if any(given is not None for given in (y, sample_weight, allowed)):
             raise InputError("shards hold their labels; y, sample_weight and allowed are for data in memory.")
         return ShardedTrainingData.of(self._plan(), X, earlier)
 

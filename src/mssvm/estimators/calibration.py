@@ -34,14 +34,14 @@ def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -
     def loss(log_t: float) -> float:
         return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
 
-    minima = [(loss(log_t), log_t) for log_t in LOG_TEMPERATURES]
-    padded = [np.inf, *(value for value, _ in minima), np.inf]
+    evaluated = [(loss(log_t), log_t) for log_t in LOG_TEMPERATURES]
+    padded = [np.inf, *(value for value, _ in evaluated), np.inf]
     last = len(LOG_TEMPERATURES) - 1
     for k in range(last + 1):
         before, value, after = padded[k : k + 3]
         if before > value <= after:
             bounds = LOG_TEMPERATURES[max(k - 1, 0)], LOG_TEMPERATURES[min(k + 1, last)]
             refined = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.03})
-            minima.append((float(refined.fun), float(refined.x)))
-    least, log_t = min(minima, key=lambda pair: (pair[0], abs(pair[1])))
+            evaluated.append((float(refined.fun), float(refined.x)))
+    least, log_t = min(evaluated, key=lambda pair: (pair[0], abs(pair[1])))
     return CalibratedTemperature(float(np.exp(log_t)), least, bool(abs(log_t) == LOG_TEMPERATURES[-1]))

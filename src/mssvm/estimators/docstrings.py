@@ -17,7 +17,7 @@ structure : Structure
 COMMON = """
 C : float
     Weight of the data against the regulariser; a sum over instances, as in the paper.
-loss : None, "hamming", "zero" or a loss object
+loss : None, "hamming", "zero", "spans", "zero-one" or a loss object
     Delta; None is the member's own (Hamming, or none for likelihoods).
 solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
     "auto" is L-BFGS with exact inference and with "decompose". Members that maximise (eps_y = 0 or eps_h = 0) are then

@@ -162,7 +162,7 @@ def inference_of(
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
     so in training "auto" uses fast propagation, and exact inference only where a pass over all instances is within
     ``PASS_OPERATIONS`` or takes no longer than propagation; ``wide`` is the method where exact inference is too
-    expensive. Predictions pass the arguments of their training."""
+    expensive. Predictions leave these arguments out unless the bound trained the model."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object

@@ -85,8 +85,8 @@ class Training:
         plan = self.plan
         smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
         able = plan.engine.name != "reference" and hasattr(plan.engine, "chains") and hasattr(self.data, "sample")
-        own = plan.strategy is None and isinstance(plan.objective, Unified)
-        return "decompose" if smooth and able and own and not self._cuts() else "propagate"
+        unified = plan.strategy is None and isinstance(plan.objective, Unified)
+        return "decompose" if smooth and able and unified and not self._cuts() else "propagate"
 
     def _cuts(self) -> bool:
         """Whether inference is a maximum over variables of at most two states, with every label known and nothing
@@ -170,7 +170,8 @@ class Training:
         return kept, {**kept_figures, "repeated": repeated, "status": status}
 
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
-        """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
+        """Minimise one problem. The k-th run of a solver has checkpoint number k, so that a resumed training repeats
+        none."""
         solver, first = self._solver(problem, w0)
         if self.warm:
             solver = solver.for_warm_start()
@@ -227,8 +228,8 @@ class Training:
         last_stage = solver if isinstance(solver, LBFGS) else LBFGS(SMOOTHED, tolerance=BOUNDED_TOLERANCE)
         stage = self._solved(problem, w, last_stage.for_warm_start(), first)
         began = self.regulariser.value(w) + first.total
-        kept = f"{solution.message} The certified stage began at {began:.6g}. {stage.message}"
-        return replace(followed_by(solution, stage), message=kept, bounded=True)
+        message = f"{solution.message} The certified stage began at {began:.6g}. {stage.message}"
+        return replace(followed_by(solution, stage), message=message, bounded=True)
 
     def upper_bound(self, chosen: Solution) -> float:
         """An upper bound of the true objective at the chosen weights, where it was asked for: by one evaluation if

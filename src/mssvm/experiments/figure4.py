@@ -86,7 +86,7 @@ def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled
 
 
 def _scores(fitted: Any, test: PartlyLabelled, decode: str) -> Result:
-    """Accuracy on the pixels with labels when the same share is hidden; of all pixels; and both by max-marginals."""
+    """Accuracy of the labelled pixels when the same share is hidden; of all pixels; and both by largest marginals."""
     everything = test.revealed()
     return {
         "accuracy": test.accuracy(fitted, decode),

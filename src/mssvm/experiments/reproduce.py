@@ -172,8 +172,8 @@ def _store(name: str, protocol: Protocol, out: Path) -> Store:
 
 
 def _progress(console: Console) -> Progress:
-    count = TextColumn("{task.description:>8}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")
-    return Progress(*count, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
+    shown = TextColumn("{task.description:>8}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")
+    return Progress(*shown, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
 
 
 def _plain(protocol: Protocol) -> dict[str, Any]:

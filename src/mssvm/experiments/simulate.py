@@ -108,8 +108,8 @@ class Truth:
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """``n`` exact joint draws: inputs and states of the sites, each (n, sites)."""
         joint = self.x[:, :, None] + self.x_site
-        inputs_out, p_x = power_sum(joint, 1.0, axis=1)
-        states = draw_states(self.graph, self.site + inputs_out, self.edge, n, rng)
+        without_inputs, p_x = power_sum(joint, 1.0, axis=1)
+        states = draw_states(self.graph, self.site + without_inputs, self.edge, n, rng)
         p_x_given_state = p_x.transpose(0, 2, 1)[np.arange(self.graph.n_vars), states]
         return pick(p_x_given_state, rng), states
 

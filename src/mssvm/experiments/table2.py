@@ -106,7 +106,7 @@ def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
-    where = "Section 7.1, Table 2"
+    place = "Section 7.1, Table 2"
     graphs = settings["solvers"]
     value = member_accuracy("L")
     bases = {r: cross(reading=[r], graph=graphs) for r in settings["readings"]}
@@ -126,9 +126,9 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     lead = (paper[:, :1] - paper[:, 1:]).mean(axis=0)
     faster = comparisons(bases, by_solver)
     return [
-        *claim(protocol, "1a", "MSSVM is more accurate than LSSVM.", where, above("L"), lead[0]),
-        *claim(protocol, "1b", "MSSVM is more accurate than HCRF.", where, above("H"), lead[1]),
-        *claim(protocol, "2", "LSSVM is more accurate by CCCP than by SGD.", where, faster, gain),
+        *claim(protocol, "1a", "MSSVM is more accurate than LSSVM.", place, above("L"), lead[0]),
+        *claim(protocol, "1b", "MSSVM is more accurate than HCRF.", place, above("H"), lead[1]),
+        *claim(protocol, "2", "LSSVM is more accurate by CCCP than by SGD.", place, faster, gain),
     ]
 
 

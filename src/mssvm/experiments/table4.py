@@ -29,7 +29,7 @@ NAME = "table4"
 PATCH = "patch"
 MARGINALS = "H marginals"
 IMAGES = {"all": "all images", "fold": "training fold"}  # whose patches make the codebook
-TITLES = NAMES | {PATCH: "single patches", MARGINALS: "HCRF by max-marginals"}
+TITLES = NAMES | {PATCH: "single patches", MARGINALS: "HCRF by largest marginals"}
 PAPER = {
     "M": (72.4, 89.7, 88.3, 71.9, 70.8),
     "L": (70.7, 88.9, 85.6, 71.0, 69.4),

@@ -1,4 +1,5 @@
-"""Line charts, bars and heat maps as SVG text. Colours are CSS classes, which the page sets for light and dark."""
+"""Line charts, bars and heat maps as SVG text. Colours are CSS classes, which the page sets for light and dark;
+those of a heat map are the same in both."""
 
 from __future__ import annotations
 
@@ -216,7 +217,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x_ticks: Sequence[float] | None, top: fl
 
 
 def _tick_label(value: float) -> str:
-    """At most five characters, the width that the axis leaves for labels."""
+    """Large numbers in thousands, as the axis leaves little room for labels."""
     if 1e4 <= abs(value) < 1e6:
         return f"{value / 1e3:g}k"
     return f"{value:g}"
@@ -266,6 +267,7 @@ def _inside(points: Sequence[tuple[float, float]], top: float, bottom: float) ->
                 if min(before[1], y) < level < max(before[1], y)
             )
             for share in crossed:
+                # A crossing begins a piece where the line comes in, and ends the piece where it goes out.
                 pieces[-1].append((before[0] + share * (x - before[0]), before[1] + share * (y - before[1])))
                 if len(pieces[-1]) > 1:
                     pieces.append([])

@@ -66,7 +66,8 @@ def _claims(claims: Sequence[Claim]) -> str:
     rows = "".join(
         f"<tr><td>{escape(c.number)}</td><td>{escape(c.text)} <small>{escape(c.place)}</small></td>"
         f"<td>{_verdict(c.verdict)}</td><td>{_lines(c.effect)} <small>{escape(c.unit)}</small></td>"
-        f"<td>{_lines(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
+        f"<td{_name('paper', bool(c.paper))}>{_lines(c.paper)}</td>"
+        f"<td{_name('cells', True)}>{escape(c.cells)}</td></tr>"
         for c in claims
     )
     head = "".join(f"<th>{name}</th>" for name in HEADER)
@@ -109,9 +110,9 @@ def _table(table: Table) -> str:
     )
 
 
-def _name(header: str, many: bool) -> str:
+def _name(header: str, named: bool) -> str:
     """The name of a cell's column, which a narrow screen shows beside the cell instead of in a head line."""
-    return f' data-name="{escape(header)}"' if many else ""
+    return f' data-name="{escape(header)}"' if named else ""
 
 
 def _figures(text: str) -> str:

@@ -32,7 +32,7 @@ class Chain(Pairwise):
         y_t - h_t - y_{t+1}, that sees the features of both positions: inference stays exact for every temperature.
     linked : bool
         Put a chain of hidden variables under the labels instead (h_t - h_{t+1}, y_t - h_t), each seeing the features
-        of its position. Sums, joint maxima and max-marginals stay exact; marginal MAP is hard and is approximated.
+        of its position. Sums, joint maxima and marginals stay exact; marginal MAP is hard and is approximated.
     direct : bool
         Keep direct transitions y_t -> y_{t+1} beside the hidden variables.
     ends : bool

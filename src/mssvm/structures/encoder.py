@@ -101,8 +101,8 @@ class Encoder:
         for block in self.blocks:
             shapes[block.name] = len(self.feature_names(block)), prod(block.cards)
         layout = WeightLayout.of(shapes)
-        sizes = "fewer features, classes or hidden states need fewer weights"
-        check_memory(8.0 * layout.n_weights, f"one vector of {layout.n_weights:,} weights", sizes)
+        remedy = "fewer features, classes or hidden states need fewer weights"
+        check_memory(8.0 * layout.n_weights, f"one vector of {layout.n_weights:,} weights", remedy)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
         return layout

@@ -98,7 +98,7 @@ class FactorModel(Structure):
         """Note in ``joined`` which types of variables the factors of each type join; raise if two differ."""
         for name, scopes in item.scopes.items():
             for scope in scopes.tolist():
-                axes = self._joined_types(variable_types, scope)
+                axes = self._types_joined_by(variable_types, scope)
                 if joined.setdefault(name, axes) != axes:
                     raise InputError(
                         f"a factor {name!r} joins {axes}, another one {joined[name]}; "
@@ -106,7 +106,7 @@ class FactorModel(Structure):
                         instance=b,
                     )
 
-    def _joined_types(self, variable_types: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
+    def _types_joined_by(self, variable_types: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
         """The hidden types of the variables in a scope, "label" for the others."""
         hidden = self._hidden_cards
         return tuple(variable_types[v] if variable_types[v] in hidden else LABEL for v in scope)
@@ -196,7 +196,7 @@ class FactorModel(Structure):
             scopes = np.frombuffer(scope_bytes, dtype=np.int64).reshape(-1, order)
             if len(scopes):
                 learned = schema.types.get(AXES + name, ())
-                joined = self._joined_types(variable_types, scopes[0].tolist())
+                joined = self._types_joined_by(variable_types, scopes[0].tolist())
                 if joined != learned:
                     raise InputError(f"factors {name!r} join {joined}, but the model learned {learned}.")
             groups[f"factor:{name}"] = scopes

@@ -3,11 +3,11 @@
     theta(x, s, h) = sum_t x_t . node[:, y_t] + bias[y_t]
                    + sum_segments duration[d, c] + x_a . first.x[:, c] + x_b . last.x[:, c] + x_ab . segment.x[:, c]
                    + sum_neighbours transition[c, c'] + start[c_1] + end[c_n]
-    hidden         + sum_segments attach[c, h] + sum_t x_t . hidden.node[:, y_t, h_t] + hidden.bias[y_t, h_t]
+    hidden         + sum_segments attach[c, h_a] + sum_t x_t . hidden.node[:, y_t, h_t] + hidden.bias[y_t, h_t]
     moving         + sum_t inside a segment hidden.transition[c, h_t, h_{t+1}]
 
 for a segmentation s, with c the label of a segment, d its length, a and b its first and last site. The segmentation is
-the output; the label y_t of a site is that of its segment.
+the output; the label y_t of a site is that of its segment. Unless ``moving``, all h_t of a segment are one state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.checks import count, mapping, shown
+from mssvm.core.checks import count, shown
 from mssvm.core.errors import InputError
 from mssvm.core.segments import SegmentLayout
 from mssvm.data.labels import Labels, LabelVocabulary, Shapes, is_missing, plain
@@ -308,8 +308,9 @@ class Segments(Structure):
         impossible = np.zeros((self.longest, n), dtype=bool)
         for name in ("max_length", "min_length"):
             limits = getattr(self, name)
-            for label in mapping(limits, name, "labels to lengths") if isinstance(limits, Mapping) else ():
-                vocabulary.index(label, name)  # raises on an unknown label
+            if isinstance(limits, Mapping):
+                for label in limits:
+                    vocabulary.index(label, name)  # raises on an unknown label
         for k, label in enumerate(vocabulary.classes):
             longest = self._limit("max_length", label, self.longest)
             shortest = self._limit("min_length", label, 1)

@@ -55,7 +55,7 @@ class SequenceProject(Project):
         return [[label if isinstance(label, str) else None for label in labels] for labels in self.dataset.y]
 
     def _first_classes(self) -> list[str]:
-        """Classes of the labels in the file, or one to begin with."""
+        """Classes of the labels in the file, or some to begin with."""
         labels = sorted({label for labels in self._given for label in labels if label is not None})
         if self.kind == "series":
             return labels or ["a", "b"]
@@ -141,6 +141,7 @@ class SequenceProject(Project):
         """Votes of an item as ``fit`` takes them; labels of the file are the truth where nobody has marked."""
         votes: dict[str, list[Any]] = {GOLD: self._unmarked(item)}
         for name in self.annotators(item):
+            # A person may be called like the annotator of the truth.
             votes[name] = _either(self._own_labels(item, name), votes.get(name))
         return {name: [_plain(label) for label in row] for name, row in votes.items()}
 

@@ -79,7 +79,8 @@ class ScoreLayout:
 
     def index(self, name: str, device: torch.device) -> torch.Tensor:
         """``state_var``, ``state_owner``: variable and instance of every state; ``owner``: instance of every variable;
-        ``mu_owner``, ``mu_source``: of every entry of table marginals; ``sites``: variables with labels."""
+        ``mu_owner``, ``mu_source``: instance and table entry of every table marginal; ``sites``: variables with
+        labels."""
 
         def make() -> torch.Tensor:
             batch = self.batch

@@ -55,7 +55,8 @@ class StructuredLinear(torch.nn.Module):
         if getattr(self.loss.loss, "needs_own_tables", False):
             encoded = replace(encoded, inputs=encoded.inputs.untied())
         features = encoder.model.bind(encoded.inputs, engine_of())
-        layout = ScoreLayout(BatchLayout((), encoded.labels.ptr[:0]), encoded, encoder)
+        no_groups = BatchLayout((), np.zeros(0, dtype=np.int64))  # scores are laid out already
+        layout = ScoreLayout(no_groups, encoded, encoder)
         return LaidOut(layout, *_Linear.apply(self.coef, features, layout))
 
     def to_estimator(self) -> Any:

@@ -59,10 +59,10 @@ def rows_of_sites(laid: LaidOut, given: Any, what: str) -> AnyArray:
     flat = np.asarray(as_array(given))
     if not sites.scalar and laid.padded is not None:
         lead = flat.shape[: len(laid.padded)]
-        if lead != laid.padded and flat.shape[:1] != sites.vars.shape:
-            raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
         if lead == laid.padded:
             flat = without_padding(flat, len(lead), laid.layout.rows(laid.layout.site_group, lead))
+        elif flat.shape[:1] != sites.vars.shape:  # nor is there one row for every site
+            raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
     if len(flat) != len(sites.vars):
         raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
     return flat

@@ -160,7 +160,7 @@ class JsonReader:
         return [[self._named(site, s, fail) for s, site in enumerate(row)] for row in value]
 
     def _named(self, site: Any, s: int, fail: Fail) -> Any:
-        """Named features; those that are all text or true become shared names, which need little memory."""
+        """Named features; those that are all text become shared names, which need little memory."""
         if isinstance(site, list) and all(isinstance(name, str) for name in site):
             return self._intern(site)
         if not isinstance(site, dict):

@@ -16,7 +16,8 @@ from mssvm.core.errors import InputError
 from mssvm.data.dataset import Kind, Record
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes read so far and the bytes in all (None where unknown, as on standard input)."""
+"""Called with the bytes read so far and the bytes in all (None where unknown, as on standard input); for an image
+folder, with numbers of pictures."""
 
 FormatName = Literal["jsonl", "conll", "ts", "npz", "csv", "parquet", "images"]
 STDIN = "-"
@@ -48,11 +49,11 @@ class Options:
     missing_label : hashable or None
         A further label that stands for a missing one.
     columns : tuple of str
-        Names of the columns of groups and of labels in tables.
+        Names of the columns of groups and of labels in tables; the last is that of labels in JSON lines with tokens.
     limit : int
         Lines, arrays and pictures may be this many times as large as usual.
     progress : function or None
-        Called with the bytes read so far and the bytes in all.
+        Called with the bytes (of image folders: the pictures) read so far and in all.
     note : function or None
         Called with the error of a line of JSON, which is then skipped; without it the error is raised.
 
