@@ -92,7 +92,7 @@ class CompiledQueries:
 class PredictionRequest:
     """Instances to predict, with the roles and allowed states of their variables, and the fitted model; ``compiled`` is
     the cache of the model, if it has one. ``evidence`` (one number per state) is added to the scores: soft labels.
-    ``statuses`` has the status of every inference call made for this request."""
+    ``statuses`` has the status of every inference call made for this request, except for ``variants``."""
 
     encoded: Encoded
     query: Query
