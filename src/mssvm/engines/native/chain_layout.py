@@ -231,7 +231,8 @@ class LayoutBuilder:
         self.tables = self._tables()
 
     def _place_instances(self, instances: Ints) -> None:
-        """Sort instances by graph, and cut those of one graph into tasks of whole vectors."""
+        """Sort instances by graph, and cut those of one graph into tasks, at one temperature of whole vectors. At two
+        temperatures variables of one instance fill vectors as well as those of several."""
         batch = self.batch
         self.instances = instances[np.argsort(batch.topology_of[instances], kind="stable")]
         kinds = batch.topology_of[self.instances]
@@ -240,7 +241,8 @@ class LayoutBuilder:
         number = 0
         while at < len(kinds):
             n = max(batch.topologies[int(kinds[at])].n_vars, 1)
-            many = max(1, TASK_VARIABLES // (n * self.width)) * self.width
+            at_once = 1 if self.nested else self.width
+            many = max(1, TASK_VARIABLES // (n * at_once)) * at_once
             end = min(at + many, int(np.searchsorted(kinds, kinds[at], side="right")))
             self.task_of_instance[at:end] = number
             at = end
