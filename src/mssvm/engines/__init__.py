@@ -20,7 +20,7 @@ from mssvm.core.checks import count
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.engines.base import Engine
 
-__all__ = ["Engine", "engine_of", "thread_count"]
+__all__ = ["Engine", "engine_of"]
 
 
 ENGINES = {
