@@ -143,6 +143,7 @@ def _scaled(local: Any, n: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path) -> None:
     X, y = write_shards(tmp_path, named=True)
     alone = MEMBERS["hcrf"](class_weight={"A": 2.0}).fit(X, y)

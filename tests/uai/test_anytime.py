@@ -73,6 +73,7 @@ def test_branch_and_bound_alone_is_exact() -> None:
         assert search.lower == pytest.approx(value)
 
 
+@pytest.mark.slow
 def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
     batch, theta, query = grid(np.random.default_rng(2), 6, 6)
     value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
@@ -294,6 +295,7 @@ def test_outputs_can_be_held_along_the_evaluators_order() -> None:
         assert value == pytest.approx(Exact()(batch, theta, clamped, 0.0, 1.0).value[0])
 
 
+@pytest.mark.slow
 def test_a_search_that_can_hold_nothing_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, theta, query = grid(np.random.default_rng(13), 3, 4)
     monkeypatch.setattr(ConditionedElimination, "hold", lambda *_: None)
