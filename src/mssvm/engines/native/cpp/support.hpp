@@ -182,9 +182,9 @@ private:
     };
 
     const ConstraintGraph &wiring_;
-    const Bytes8 &hard_;
-    const Floats &tables_;
-    const Bytes8 &left_;
+    Bytes8 hard_;  // views are copied: that of the states left is made for this object in some callers
+    Floats tables_;
+    Bytes8 left_;
     std::vector<int64_t> size_, trail_, waiting_;
     std::vector<char> queued_, supported_;
     std::vector<Option> options_;  // of the factor under revision, axis by axis
