@@ -20,7 +20,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, mask_from_indices
 from mssvm.engines import engine_of
-from mssvm.engines.decomposition import anneal, chains_of
+from mssvm.engines.decomposition import ChainRun, anneal, chains_of
 from mssvm.inference import Decompose
 from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.enumerate import score
@@ -131,21 +131,45 @@ def test_one_chain_through_all_variables_is_its_own_bound(
     case = case_of(structure, setting, count)
     batch = case.batch
     for eps in ONE_TEMPERATURE:
-        want = exactly(structure, setting, count, eps, eps)
         run = chains_of(engine_of(engine), batch, np.arange(len(batch))).run()
         run.load(case.theta, case.query.allowed, eps, eps)
+        assert_exact(case, run, run.sweep(1), exactly(structure, setting, count, eps, eps), with_marginals=eps > 0.0)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("structure", ["nodes", "chains"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_one_chain_is_exact_at_two_temperatures(structure: str, setting: str, count: int) -> None:
+    """Also where the lanes of a vector have neighbours of both roles, which they have among 17 instances."""
+    case = case_of(structure, setting, count)
+    batch, query = case.batch, case.query
+    free_hidden = ~query.output & (query.n_allowed(batch) > 1)
+    for eps_y, eps_h in PAIRS:
+        if eps_y == eps_h or eps_h == 0.0:
+            continue  # one temperature, or none that chains serve
+        run = chains_of(engine_of("native"), batch, np.arange(len(batch)), free_hidden).run()
+        run.load(case.theta, query.allowed, eps_y or 0.1, eps_h)
         value = run.sweep(1)
-        np.testing.assert_array_equal(np.isneginf(value), np.isneginf(want.value))
-        possible = np.isfinite(value)
-        off = np.abs(value[possible] - want.value[possible])
-        assert np.all(off <= want.rounding[possible] + RELATIVE * np.abs(want.value[possible]))
-        if eps == 0.0:
-            continue
-        mu = Marginals.zeros(batch)
-        run.read(mu)
-        state_owner = batch.owner[batch.state_var]
-        off = np.abs(mu.unary - want.unary)[possible[state_owner]]
-        assert np.all(off <= RELATIVE + want.moved[state_owner][possible[state_owner]])
+        if eps_y == 0.0:
+            run.load(case.theta, query.allowed, eps_y, eps_h)
+            value = run.sweep(0)
+        assert_exact(case, run, value, exactly(structure, setting, count, eps_y, eps_h), with_marginals=eps_y > 0.0)
+
+
+def assert_exact(case: Case, run: ChainRun, value: Floats, want: Answer, with_marginals: bool) -> None:
+    """The value after the last sweep, and the marginals read from it, are those wanted."""
+    batch = case.batch
+    np.testing.assert_array_equal(np.isneginf(value), np.isneginf(want.value))
+    possible = np.isfinite(value)
+    off = np.abs(value[possible] - want.value[possible])
+    assert np.all(off <= want.rounding[possible] + RELATIVE * np.abs(want.value[possible]))
+    if not with_marginals:
+        return
+    mu = Marginals.zeros(batch)
+    run.read(mu)
+    state_owner = batch.owner[batch.state_var]
+    off = np.abs(mu.unary - want.unary)[possible[state_owner]]
+    assert np.all(off <= RELATIVE + want.moved[state_owner][possible[state_owner]])
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

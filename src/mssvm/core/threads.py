@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 5e-4  # Python code runs for this long while another thread waits for the interpreter
 
 T = TypeVar("T")
 Job = Callable[[], None]

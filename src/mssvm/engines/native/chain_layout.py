@@ -5,8 +5,9 @@ chain that ends at it, so neighbours have different levels, and variables of one
 grid they are a diagonal. The kind of a variable says which code its update needs: its number of states, and for each of
 its factors the neighbour's number of states, the direction, and where the chain continues; at two temperatures also the
 variable's role. A group is as many variables of one level and one kind as a vector has lanes, from one instance or
-from several instances of one graph. The neighbours' roles may differ from lane to lane, which takes an update longer:
-variables of one kind are sorted by these, in the order of a Gray code, so that few groups have several.
+from several instances of one graph. The roles of neighbours may differ from lane to lane; the group's update then
+takes longer. So variables of one kind are sorted by their neighbours' roles, in the order of a Gray code, which leaves
+few such groups.
 
 The groups of a level are divided among bands, which threads run at the same time. Bands depend on graphs and roles
 only. At one temperature bands are ranges of variables such that neighbours are in one band or in adjacent ones: some
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints, sum_by
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import BYTES, FLOATS, INT, INTS, MASK, SHORTS, Function, Record, RecordType, lanes
 from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
@@ -285,11 +286,10 @@ class LayoutBuilder:
         self.rank = ranks(offsets(self.degree)).astype(INDEX)
         self.kind = _concatenated([p.kind for p in parts], np.uint64) + _row_hashes(self.hidden)
 
-    def _roles_around(self) -> AnyArray:
+    def _roles_around(self) -> Ints:
         """By variable, the place of its neighbours' roles in the order of a Gray code."""
-        place = np.zeros(len(self.local), dtype=np.int64)
         hidden = np.flatnonzero(self.hidden[self.other] & (self.rank < SORTED_SLOTS))
-        np.add.at(place, self.mine[hidden], 1 << self.rank[hidden].astype(np.int64))
+        place = _bit_masks(self.mine[hidden], self.rank[hidden], len(self.local))
         for shift in (1, 2, 4, 8):
             place ^= place >> shift
         return place
@@ -300,8 +300,8 @@ class LayoutBuilder:
         n_levels = int(self.level.max(initial=0)) + 1
         n_bands = int(self.band.max(initial=0)) + 1
         cell = (task * n_levels + self.level) * n_bands + self.band
-        keys = (self.local, self.kind, cell)  # instances are in order already
-        order = _order((self.local, self._roles_around(), *keys[1:]) if self.nested else keys)
+        within_kind = (self.local, self._roles_around()) if self.nested else (self.local,)
+        order = _order((*within_kind, self.kind, cell))  # instances are in order already
         new = np.zeros(len(order), dtype=bool)
         new[:1] = True
         for column in (cell, self.kind):
@@ -387,8 +387,7 @@ class LayoutBuilder:
         if not self.nested:
             return np.zeros(self.n_slots, dtype=np.uint8)
         hidden = np.flatnonzero(self.hidden[self.other])
-        bits = np.left_shift(1, self.lane[self.mine[hidden]]).astype(np.float64)
-        mask = np.bincount(self.slot[hidden], weights=bits, minlength=self.n_slots).astype(np.int64)
+        mask = _bit_masks(self.slot[hidden], self.lane[self.mine[hidden]], self.n_slots)
         used = np.bincount(self.group, minlength=len(self.heads))
         unused = ((1 << width) - (1 << used))[self.group[self.mine[self.head_slots]]]
         return (mask | np.where(of_first, unused, 0)).astype(np.uint8)
@@ -540,6 +539,12 @@ def _too_many_messages() -> UnsupportedError:
 
 def _concatenated(parts: list[AnyArray], dtype: Any = INDEX) -> AnyArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
+
+
+def _bit_masks(number: AnyArray, bit: AnyArray, n: int) -> Ints:
+    """For each of n numbers a mask of its bits, which are less than 53 and given once."""
+    bits = np.left_shift(1, bit).astype(np.float64)
+    return sum_by(number, bits, n).astype(np.int64)
 
 
 def _row_hashes(*columns: AnyArray) -> AnyArray:
